@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import pickle
 import tarfile
 
 import keras
@@ -94,10 +95,21 @@ def test_exported_saved_models_give_the_stored_outputs(name, unpacked):
 def test_saved_pipelines_give_the_outputs_of_their_exports(name, unpacked):
     folder = unpacked(name)
     columns = COLUMNS.get(name, [TEXTS])
-    answers, exported = (
-        load(folder / part)(*columns)
-        for load, part in ((kt.pipelines.load, "pipeline"), (serving.load, "export"))
-    )
+    pipeline, loaded = kt.pipelines.load(folder / "pipeline"), serving.load(folder / "export")
+    answers, exported = pipeline(*columns), loaded(*columns)
     assert len(answers) == len(exported)
     for answer, other in zip(keras.tree.flatten(answers), keras.tree.flatten(exported), strict=True):
         assert answer == (other if isinstance(answer, str) else pytest.approx(other, abs=1e-4))
+    for each, found in ((pipeline, answers), (loaded, exported)):  # as `multiprocessing` sends them
+        again = pickle.loads(pickle.dumps(each))(*columns)
+        np.testing.assert_equal(again, found)
+
+
+@pytest.mark.parametrize("name", ["TextToText", "SpeechToText", "ImageClassification"])
+def test_values_that_are_no_rows_are_rejected(name, unpacked):
+    folder = unpacked(name)
+    for pipeline in (kt.pipelines.load(folder / "pipeline"), serving.load(folder / "export")):
+        for value in (None, 5, {}, {"text": "a"}, np.array("a"), [None], [{"text": "a"}]):
+            with pytest.raises((TypeError, ValueError), match=r"^`(texts|audio|images)` must .*Received: "):
+                pipeline(value)
+        assert len(pipeline([])) == 0

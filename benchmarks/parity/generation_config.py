@@ -109,12 +109,12 @@ def saved_model(name: str, seed: int) -> tuple[pathlib.Path, Any]:
     return folder, make(name, folder, seed)[1]
 
 
-def sources_of(rows: int, pad: int) -> np.ndarray:
-    """Return random sources (rows, 10), padded on the left."""
+def sources_of(rows: int, pad: int, before: bool) -> np.ndarray:
+    """Return random sources (rows, 10), padded before or after the tokens."""
     random = np.random.default_rng(0)
     sources = random.integers(3, VOCABULARY - 1, (rows, 10))
     for row, length in enumerate(random.integers(2, 11, rows)):
-        sources[row, : 10 - length] = pad
+        sources[row, slice(10 - length) if before else slice(length, None)] = pad
     return sources
 
 
@@ -123,7 +123,8 @@ def compare(run: references.Run) -> references.Figures:
     name, rows = run.case["model"], run.options.rows
     _, model, _, pad, _ = MODELS[name]
     plain, converted = saved_model(name, run.seed)
-    sources = sources_of(rows, pad)
+    # `transformers` continues prompts that are padded on the left.
+    sources = sources_of(rows, pad, before=name == "gpt2")
     words = {"bad_words_ids": [[pad], *run.case["settings"].get("bad_words_ids", [])]}
     with tempfile.TemporaryDirectory() as copy:
         folder = pathlib.Path(shutil.copytree(plain, copy, dirs_exist_ok=True))

@@ -281,7 +281,7 @@ def generate(
     Args:
         model: an encoder–decoder such as `models.Transformer`, or a decoder-only model (see `GenerativeModel`).
         source_ids: integers (B, S), padded with the model's `pad_id`, or with any id if a `padding_mask` is given;
-            for a decoder-only model the prompts, padded on either side.
+            after the tokens, but for a decoder-only model, whose prompts may be padded on either side.
         sampler: a sampler or its name.
         max_new_tokens: M, the maximum number of new tokens, including the end token; or integers (B,) with
             maximum M.

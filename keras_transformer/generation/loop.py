@@ -47,7 +47,7 @@ def generate_ids(
 
     Args:
         model: an encoder–decoder or a decoder-only model (see `GenerativeModel`).
-        source_ids: integers (B, S), padded on either side.
+        source_ids: integers (B, S), padded after the tokens, or prompts padded on either side.
         max_new_tokens: M, the maximum number of new tokens, including the end token.
         kv_cache: how the cache is stored: `ops.StaticCache()`, or `ops.GrowingCache()` in exports.
         sampler: a sampler of R hypotheses, of which N are returned.

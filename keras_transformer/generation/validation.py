@@ -64,7 +64,11 @@ def source_mask(model: Any, source_ids: np.ndarray, padding_mask: Any = None) ->
         check(padding_mask is None, "be None for a model that reads audio", padding_mask=padding_mask)
         return np.ones((len(source_ids), 1), bool)
     real = np.ones_like(source_ids, bool) if model.pad_id is None else source_ids != model.pad_id
-    return real if padding_mask is None else real & checked_mask("padding_mask", padding_mask, source_ids)
+    if padding_mask is not None:
+        real &= checked_mask("padding_mask", padding_mask, source_ids)
+    if is_encoder_decoder(model):
+        check_source_padding(real)
+    return real
 
 
 def target_mask(model: Any, target_ids: np.ndarray, padding_mask: Any = None) -> np.ndarray:
@@ -184,6 +188,16 @@ def check_padding(name: str, real: np.ndarray, left_padding: bool = False) -> No
         received = "between tokens" if left_padding else "before a token"
         raise ValueError(
             f"`{name}` must have padding {where}. Received: padding {received} in row {wrong.argmax()}"
+        )
+
+
+def check_source_padding(real: np.ndarray) -> None:
+    """Raise a ValueError if a row of (B, S) has padding, False, before its tokens, which moves their positions."""
+    wrong = real.any(axis=1) & ~real[:, :1].all(axis=1)
+    if wrong.any():
+        raise ValueError(
+            "`source_ids` of an encoder–decoder must have padding after the tokens. "
+            f"Received: padding before the tokens of row {wrong.argmax()}"
         )
 
 

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -320,6 +321,14 @@ class Pipeline(tasks.Task, abc.ABC):
                 config["source"] = self.source.as_json()
             files.write_json(new / CONFIG, config)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        with tempfile.TemporaryDirectory() as parent:
+            folder = pathlib.Path(parent) / "pipeline"
+            self.save(folder)
+            paths = [path for path in folder.rglob("*") if path.is_file()]
+            content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        return _loaded, (type(self), content)
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
         """Load a pipeline from the folder written by `save`.
@@ -347,6 +356,16 @@ class Pipeline(tasks.Task, abc.ABC):
             ) from error
         pipeline.source = Source.of_json(config.get("source"))
         return pipeline
+
+
+def _loaded(pipeline: type[Pipeline], content: Mapping[str, bytes]) -> Pipeline:
+    """Return a pipeline from the files of its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in content.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return pipeline.load(folder)
 
 
 def is_pipeline(folder: str | os.PathLike[str]) -> bool:

@@ -73,6 +73,8 @@ def _loop(pipeline: Any) -> ExportedFunction:
             options["temperatures"] = tf.clip_by_value(options["temperatures"], *TEMPERATURES)
         accepted = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1) <= pipeline.max_source_tokens
         accepted &= _are_valid(model, tf.where(mask, ids, 0))
+        if is_encoder_decoder(model):  # padding before the tokens would move their positions
+            accepted &= tf.reduce_all(mask[:, :1], axis=1)
         if "prefix_ids" in values:
             prefixes = values["prefix_ids"]
             prefixes = tf.broadcast_to(prefixes, [batch_size, tf.shape(prefixes)[1]])

@@ -195,6 +195,8 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
     def _classified(self, convert: Any, images: Any, batch_size: int, errors: Errors) -> Any:
         check_batch_size(batch_size)
         images = np.asarray(images)
+        if images.shape == (0,):
+            return []
         if images.ndim == 3:
             return self._classified(convert, images[None], batch_size, errors)[0]
         self._check(images)

@@ -84,6 +84,29 @@ def test_target_with_empty_source_is_rejected(function):
         assert score(model, [[5, 6], [0, 0]], [[5, 3], [0, 0]]).scores[1] == 0
 
 
+def test_sources_with_padding_before_their_tokens_are_rejected():
+    """Padding would move the positions of the tokens; prompts of a decoder-only model have none."""
+    call = {
+        "generate": lambda model, ids, **options: generate(model, ids, max_new_tokens=2, **options),
+        "score": lambda model, ids, **options: score(model, ids, [[5, 3]] * len(ids), **options),
+        "align": lambda model, ids, **options: generation.align(model, ids, [[5, 3]] * len(ids), **options),
+        "stream": lambda model, ids, **options: list(
+            generation.stream(model, ids, max_new_tokens=2, **options)
+        ),
+    }
+    for name, function in call.items():
+        with pytest.raises(ValueError, match=r"`source_ids` of an encoder–decoder .* padding after .*row 1"):
+            function(translator(0, 9), [[5, 6], [0, 7]])
+        if name != "align":
+            with pytest.raises(
+                ValueError, match=r"`source_ids` of an encoder–decoder .* padding after .*row 0"
+            ):
+                function(translator(0, 9), [[5, 6]], padding_mask=[[False, True]])
+    hole = generate(translator(0, 9), [[5, 6, 7]], max_new_tokens=2, padding_mask=[[True, False, True]])
+    assert hole.ids.shape == (1, 1, 2)  # a mask within the tokens moves nothing
+    generate(decoder(max_length=8), [[0, 5], [5, 6]], max_new_tokens=2)
+
+
 @pytest.mark.parametrize("prefix", [[5, 0, 6], [0, 5, 0, 6], [5, 0, 0, 6, 0]], ids=str)
 def test_prefixes_with_padding_between_tokens_are_rejected(prefix):
     with pytest.raises(ValueError, match=r"`prefix_ids` must have padding before .*row 1"):

@@ -92,6 +92,17 @@ def test_an_attention_mask_is_equivalent_to_the_padding_id(served, texts):
     np.testing.assert_array_equal(served.graphs.generate(garbage, attention_mask=mask)["ids"], expected)
 
 
+def test_padding_before_the_tokens_is_rejected_and_generates_nothing(served, texts):
+    graphs = served.graphs
+    ids, mask = padded(served.encode(["uno", "uno dos tres"]), graphs.padding_value)
+    count = (mask[0] == 0).sum()
+    ids[0], mask[0] = np.roll(ids[0], count), np.roll(mask[0], count)
+    for function in (graphs.generate, graphs.generate_by_steps):
+        with pytest.raises(ValueError, match=r"`input_ids` of an encoder–decoder .* after the tokens.*row 0"):
+            function(ids)
+    np.testing.assert_array_equal(graphs.run_loop(ids, mask, {})["lengths"] == 0, [True, False])
+
+
 @pytest.mark.parametrize("broken", [None, 5, ["uno"]], ids=repr)
 def test_values_other_than_strings_are_rejected_with_their_row(served, broken):
     with pytest.raises(TypeError, match=r"texts\[1\]"):

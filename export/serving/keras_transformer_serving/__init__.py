@@ -1,5 +1,6 @@
 """Run exports of `keras_transformer` with ONNX Runtime, without TensorFlow or Keras."""
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -125,7 +126,18 @@ def load(
     target.check_options(options)
     config = bundle.config
     computing = target.engine(PartFiles.of_bundle(bundle, part), config, options)
-    return pipeline_of(computing, config, exported_tokenizer(bundle))
+    pipeline = pipeline_of(computing, config, exported_tokenizer(bundle))
+    pipeline.reload = functools.partial(
+        load,
+        bundle.folder.absolute(),
+        providers,
+        precision=precision,
+        threads=threads,
+        workers=workers,
+        engine=engine,
+        signature_key=signature_key,
+    )
+    return pipeline
 
 
 def verify(folder: str | os.PathLike[str], *, signature_key: bytes | None = None) -> dict[str, Any]:

@@ -193,7 +193,8 @@ class Graphs(ExportedEngine):
         """Generate with the graph of the generation loop.
 
         Args:
-            input_ids: integers (B, S), padded with `pad_id`, or with any id where `attention_mask` is given.
+            input_ids: integers (B, S), padded with `pad_id`, or with any id where `attention_mask` is given; after
+                the tokens for an encoder–decoder.
             rows: integers (B,), the index of each input that the noise of sampling depends on, by default 0, 1, 2, …
             noise: float32 (B, N, M), the uniform noise of sampling, by default from the sampler's seed or,
                 if it has none, a new one at each call.
@@ -224,6 +225,7 @@ class Graphs(ExportedEngine):
         if self.pad_id is not None:
             mask = mask * self.padding_mask(input_ids)
             input_ids = np.where(mask != 0, input_ids, self.pad_id)
+        self._check_padding(mask)
         if (lengths := mask.sum(axis=1)).size and lengths.max() > self.max_source_tokens:
             raise ValueError(
                 f"`input_ids` must have at most {self.max_source_tokens} tokens each (max_source_tokens). "
@@ -263,6 +265,15 @@ class Graphs(ExportedEngine):
                 )
             inputs["start_ids"] = self._checked_ids("start_ids", np.asarray(start_ids)[:, None])[:, 0]
         return self.run_loop(input_ids, mask, inputs)
+
+    def _check_padding(self, mask: np.ndarray) -> None:
+        """Raise a ValueError if a row of an encoder–decoder has padding before its tokens, which moves positions."""
+        wrong = mask.any(axis=1) & (mask[:, :1] == 0).any(axis=1)
+        if self.start_id is not None and wrong.any():
+            raise ValueError(
+                "`input_ids` of an encoder–decoder must have padding after the tokens. "
+                f"Received: padding before the tokens of row {wrong.argmax()}"
+            )
 
     def run_loop(
         self, input_ids: np.ndarray, mask: np.ndarray, inputs: dict[str, np.ndarray]
@@ -306,6 +317,7 @@ class Graphs(ExportedEngine):
     ) -> Iterator[np.ndarray]:
         """Return an iterator of the next ids (B,) of `generate_by_steps`, until all rows have ended."""
         mask = self.padding_mask(input_ids) if attention_mask is None else attention_mask
+        self._check_padding(mask)
         next_logits = self.next_logits(input_ids, mask, **targets)
         ended = ~mask.any(axis=1)
         token = None

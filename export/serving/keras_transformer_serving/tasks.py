@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.metadata
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -260,16 +260,23 @@ class ExportedPipeline(Task):
     says another: `class ServedRating(TextPipeline, pipeline="Rating")`. A module that nothing imports is found as an
     entry point of the group "keras_transformer_serving.pipelines" with this name.
 
+    A pipeline can be pickled, as `multiprocessing` does: the other process loads the export again from its folder.
+
     Attributes:
         classes: the subclasses, by the name of their pipeline.
+        reload: a function that loads the export again, with the same options; `load` sets it.
     """
 
     classes: ClassVar[dict[str, type["ExportedPipeline"]]] = {}
+    reload: Callable[[], "ExportedPipeline"]
 
     def __init_subclass__(cls, pipeline: str | None = None, **kwargs: Any) -> None:
         """Register the class by the name of its pipeline."""
         super().__init_subclass__(**kwargs)
         ExportedPipeline.classes[pipeline or cls.__name__] = cls
+
+    def __reduce__(self) -> tuple[Callable[[], "ExportedPipeline"], tuple[()]]:
+        return self.reload, ()
 
     @staticmethod
     def named(pipeline: str) -> type["ExportedPipeline"] | None:

@@ -23,7 +23,7 @@ from keras_transformer_serving.pipelines.texts import first_length
 from keras_transformer_serving.server import Limits
 
 LONG = "x" * (SOURCE + 1)
-BAD = [None, 3, ["a"], "a\ud800", float("nan"), b"a", LONG]
+BAD = [None, 3, ["a"], "a\ud800", float("nan"), b"\xff", LONG]
 NAMES = ("classifier", "tagger", "generator", "copier", "sampler")
 
 
@@ -44,7 +44,6 @@ def error_of(function, *arguments):
 def test_an_invalid_text_fails_only_its_own_row(loaded, name, batch_size):
     pipeline = loaded[name]
     bad = [*BAD, ""] if name in ("generator", "sampler") else BAD
-    bad = [text for text in bad if name in ("classifier", "tagger") or not isinstance(text, bytes)]
     rows = ["hello", *bad, "the cat"]
     found = pipeline(rows, batch_size=batch_size, errors="return")
     good = pipeline(["hello", *["a"] * len(bad), "the cat"], batch_size=batch_size)
@@ -56,6 +55,14 @@ def test_an_invalid_text_fails_only_its_own_row(loaded, name, batch_size):
     assert (type(one), str(one)) == error_of(pipeline, LONG)
     assert pipeline("hello", errors="return") == good[0]
     assert pipeline([], errors="return") == []
+    assert pipeline([b"hello"]) == good[:1]
+    for value in (None, 3, {}, {"text": "a"}, b"a", np.array("a")):
+        # A generator takes conversations, which are mappings.
+        message = (
+            r"^`texts?` must (be a list of strings\.|have \"messages\" in each conversation\.) Received: "
+        )
+        with pytest.raises((TypeError, ValueError), match=message):
+            pipeline(value)
 
 
 @pytest.mark.parametrize("name", ["classifier", "generator", "sampler", "copier"])

@@ -126,6 +126,9 @@ class Tokenizer(tf.Module, abc.ABC):
         """
         return cls(**cls._arguments(model))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_model_bytes, (self.model_bytes,)
+
     def with_arguments(self, **arguments: Any) -> Self:
         """Return a tokenizer with the same vocabulary and some other arguments of the constructor.
 

@@ -153,11 +153,15 @@ class ImageClassification(ImageTask, ArrayPipeline):
             ValueError: if images have another size, or values out of range.
         """
         check_batch_size(batch_size)
+        shape = (*self.config["image_size"], self.config["num_channels"])
         try:
             pixels = np.asarray(images, "float32")
-        except ValueError as error:  # of images of several sizes
-            shape = (*self.config["image_size"], self.config["num_channels"])
+        except (TypeError, ValueError) as error:  # of images of several sizes, or no numbers
             raise ValueError(f"`images` must each have the shape {shape}. Received: {error}") from None
+        if pixels.ndim not in (3, 4) and pixels.shape != (0,):
+            raise ValueError(
+                f"`images` must each have the shape {shape}. Received: images.shape={pixels.shape}"
+            )
         if pixels.ndim == 3:
             return self.answers(pixel_values=pixels[None])[0]
         starts = range(0, len(pixels), batch_size)

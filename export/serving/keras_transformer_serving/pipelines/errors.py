@@ -99,10 +99,14 @@ class RowErrors:
 
 
 def as_list(name: str, values: Any) -> list[Any]:
-    """Return texts as a list, or raise a TypeError if they are a single one or no list; `check_string` checks each."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    """Return texts as a list, or raise a TypeError if they are a single one or no list; `check_string` checks each.
+
+    Bytes are decoded as UTF-8, and those that are not valid become surrogates, which `check_string` refuses.
+    """
+    is_one = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
+    if is_one or not isinstance(values, Iterable):
         raise TypeError(f"`{name}` must be a list of strings. Received: {name}={repr(values)[:80]}")
-    return list(values)
+    return [value.decode(errors="surrogateescape") if isinstance(value, bytes) else value for value in values]
 
 
 def check_batch_size(batch_size: Any) -> None:

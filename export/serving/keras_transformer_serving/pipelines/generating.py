@@ -324,10 +324,7 @@ class GeneratingTask(GenerationSteps):
         """Return the answers to the texts without an error, by index; `rows` are their options, if they are known."""
         check_batch_size(batch_size)
         check_truncate(truncate)
-        texts = [
-            text.decode(errors="surrogateescape") if isinstance(text, bytes) else text
-            for text in as_list("texts", texts)
-        ]
+        texts = as_list("texts", texts)
         rows = self.rows(len(texts), errors, truncate, options) if rows is None else rows
         accepted = errors.accepted(len(texts))
         steps = {index: answer(texts[index], rows[index], index) for index in accepted}

@@ -190,7 +190,7 @@ def _best_path(logits: np.ndarray, pad_id: int) -> np.ndarray:
 def is_single(audio: Any) -> bool:
     """Return whether a value is one audio rather than a list of several."""
     if isinstance(audio, np.ndarray):
-        return audio.ndim == 1 and audio.dtype != object
+        return audio.ndim < 2 and audio.dtype != object
     return not isinstance(audio, list | tuple) or (len(audio) > 0 and isinstance(audio[0], float | int))
 
 
