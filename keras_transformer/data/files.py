@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any, TypedDict, Unpack
 
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.columns import ColumnPicker, Columns
@@ -9,6 +10,16 @@ from keras_transformer_options.examples import ADVICE, FileFormat, file_examples
 from keras_transformer_options.files import Paths, checked_paths
 from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.summaries import SUMMARY_COLUMNS
+
+
+class FileOptions(TypedDict, total=False):
+    """The options of functions that read files; see `read_examples`."""
+
+    format: str | None
+    encoding: str | None
+    delimiter: str | None
+    header: bool | None
+    on_error: str
 
 
 def read_examples(
@@ -71,39 +82,22 @@ def read_examples(
         >>> kt.data.read_examples("reviews.csv", columns=("text", "label"), on_error="skip")  # doctest: +SKIP
         [('A fine film.', 'positive'), ...]
     """
-    return list(
-        stream_examples(
-            paths,
-            columns,
-            format=format,
-            encoding=encoding,
-            delimiter=delimiter,
-            header=header,
-            on_error=on_error,
-        )
-    )
+    options = {"format": format, "encoding": encoding, "delimiter": delimiter, "header": header}
+    return list(picked_examples(paths, ColumnPicker(columns), on_error, **options))
 
 
 def stream_examples(
     paths: Paths,
     columns: Columns = None,
-    *,
-    format: str | None = None,  # noqa: A002
-    encoding: str | None = None,
-    delimiter: str | None = None,
-    header: bool | None = None,
-    on_error: str = "raise",
+    **options: Unpack[FileOptions],
 ) -> Iterator[tuple[str, ...]]:
     """Read examples from files as `read_examples` does, but one by one, for files that are larger than memory.
 
     Args:
         paths: see `read_examples`.
         columns: see `read_examples`.
-        format: see `read_examples`.
-        encoding: see `read_examples`.
-        delimiter: see `read_examples`.
-        header: see `read_examples`.
-        on_error: see `read_examples`. Malformed lines are reported after the last example.
+        **options: `format`, `encoding`, `delimiter`, `header` and `on_error`, see `read_examples`. Malformed lines are
+            reported after the last example.
 
     Yields:
         The examples in order, each a tuple of one string for each column.
@@ -116,20 +110,13 @@ def stream_examples(
     Example:
         >>> texts = (text for text, _ in kt.data.stream_examples("reviews-*.csv.gz"))  # doctest: +SKIP
     """
-    yield from picked_examples(
-        paths, ColumnPicker(columns), FileFormat(format, encoding, delimiter, header), on_error
-    )
+    yield from picked_examples(paths, ColumnPicker(columns), **options)
 
 
 def read_summaries(
     paths: Paths,
     columns: Columns = None,
-    *,
-    format: str | None = None,  # noqa: A002
-    encoding: str | None = None,
-    delimiter: str | None = None,
-    header: bool | None = None,
-    on_error: str = "raise",
+    **options: Unpack[FileOptions],
 ) -> list[tuple[str, str]]:
     r"""Read documents with their summaries from files, as they are published, into memory.
 
@@ -144,11 +131,7 @@ def read_summaries(
     Args:
         paths: see `read_examples`; a pattern such as "cnn/stories/*.story" for files of one document.
         columns: the columns of document and summary, by default as above; see `read_examples`.
-        format: see `read_examples`.
-        encoding: see `read_examples`.
-        delimiter: see `read_examples`.
-        header: see `read_examples`.
-        on_error: see `read_examples`. An empty document or summary is malformed: CNN/DailyMail has some.
+        **options: as for `stream_examples`. An empty document or summary is malformed: CNN/DailyMail has some.
 
     Returns:
         The pairs (document, summary) in order.
@@ -167,21 +150,19 @@ def read_summaries(
         Document Summarization" (2021).
     """
     picker = ColumnPicker(columns, 2, known=SUMMARY_COLUMNS)
-    file_format = FileFormat(format, encoding, delimiter, header)
-    return [
-        (document, summary) for document, summary in picked_examples(paths, picker, file_format, on_error)
-    ]
+    return [(document, summary) for document, summary in picked_examples(paths, picker, **options)]
 
 
 def picked_examples(
-    paths: Paths, picker: ColumnPicker, file_format: FileFormat, on_error: str
+    paths: Paths, picker: ColumnPicker, on_error: str = "raise", **file_format: Any
 ) -> Iterator[tuple[str, ...]]:
     """Yield the examples of files, and report malformed lines after the last."""
+    format_of_all = FileFormat(**file_format)
     malformed = Malformed("paths", on_error, ADVICE, has_options=True)
     paths = checked_paths(paths)
     has_examples = False
     for path in paths:
-        for example in file_examples(path, "paths", picker, malformed, file_format):
+        for example in file_examples(path, "paths", picker, malformed, format_of_all):
             has_examples = True
             yield example
     malformed.report()

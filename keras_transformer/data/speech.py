@@ -6,7 +6,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from keras_transformer.data.batches import Dataset, batches
 from keras_transformer.data.buckets import Shapes
 from keras_transformer.data.epochs import Batch, Shard
 from keras_transformer.data.examples import together
-from keras_transformer.data.files import picked_examples
+from keras_transformer.data.files import FileOptions, picked_examples
 from keras_transformer.data.storage import RowsToStore, in_memory
 from keras_transformer.data.tokenized_texts import Tokenizer, check_special_ids, token_lists
 from keras_transformer_options.arguments import (
@@ -23,7 +23,6 @@ from keras_transformer_options.arguments import (
     check_positive_integer,
 )
 from keras_transformer_options.columns import ColumnPicker, Columns, MalformedRecordError, Pick
-from keras_transformer_options.examples import FileFormat
 from keras_transformer_options.files import Paths
 from keras_transformer_options.records import Record
 from keras_transformer_options.tasks import TRANSCRIPT_COLUMNS
@@ -42,11 +41,7 @@ def read_transcripts(
     *,
     sample_rate: int = 16000,
     resample: bool = False,
-    format: str | None = None,  # noqa: A002
-    encoding: str | None = None,
-    delimiter: str | None = None,
-    header: bool | None = None,
-    on_error: str = "raise",
+    **options: Unpack[FileOptions],
 ) -> list[tuple[pathlib.Path, str]]:
     """Read the paths of WAV files and their transcripts from tables, and check the WAV files.
 
@@ -58,11 +53,7 @@ def read_transcripts(
         columns: the columns of path and transcript, by default as above; see `read_examples`.
         sample_rate: the number of samples in a second that the WAV files must have.
         resample: whether files may have other sample rates, to be resampled by `speech_recognition`.
-        format: see `read_examples`.
-        encoding: see `read_examples`.
-        delimiter: see `read_examples`.
-        header: see `read_examples`.
-        on_error: see `read_examples`. A line is also malformed if there is no such file, it is not a WAV file of
+        **options: as for `stream_examples`. A line is also malformed if there is no such file, it is not a WAV file of
             integers, has several channels or another sample rate, or is empty.
 
     Returns:
@@ -79,9 +70,7 @@ def read_transcripts(
     """
     check_positive_integer(sample_rate=sample_rate)
     picker = _AudioPicker(columns, sample_rate, resample)
-    file_format = FileFormat(format, encoding, delimiter, header)
-    examples = picked_examples(paths, picker, file_format, on_error)
-    return [(pathlib.Path(path), text) for path, text in examples]
+    return [(pathlib.Path(path), text) for path, text in picked_examples(paths, picker, **options)]
 
 
 class _AudioPicker(ColumnPicker):
