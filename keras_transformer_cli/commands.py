@@ -59,8 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0; 2 after an error, which is printed as one line on standard error; 130 after Ctrl-C and 143
-        after SIGTERM, even if training saved its results; 141 if standard output was closed.
+        after SIGTERM, even if training saved its results; 141 if the reader of standard output ended.
     """
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from keras_transformer_serving.streams import open_closed_streams
+
+        open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     names: dict[str, str] = {}
     try:

@@ -571,6 +571,18 @@ def test_a_closed_standard_output_ends_the_command_quietly():
     assert b"Broken" not in errors
 
 
+def test_closed_streams_are_opened():
+    """A file that is opened must not get the number of a closed stream, and what libraries print."""
+    program = (
+        "import os, sys\nfrom keras_transformer_cli import commands, generation\n"
+        "generation.load = lambda _: lambda texts: texts\n"
+        "status = commands.main(['generate', 'x', 'a'])\n"
+        "sys.exit(status or 10 * (os.open(os.devnull, os.O_RDONLY) < 3))"
+    )
+    closed = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "", sys.executable, "-c", program], timeout=60)
+    assert closed.returncode == 0
+
+
 def test_long_inputs_show_progress_and_errors_their_line_number(capsys):
     def upper(rows):
         if "bad" in rows:

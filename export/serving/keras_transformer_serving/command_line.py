@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from keras_transformer_serving.streams import open_closed_streams
+
 if TYPE_CHECKING:
     from keras_transformer_serving.server import Keys, Server
 
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 after SIGTERM or SIGINT, or 2 after an error, which is written as one line on standard error.
     """
+    open_closed_streams()
     parser = argparse.ArgumentParser("keras-transformer-serve", description=DESCRIPTION)
     add_arguments(parser)
     options = parser.parse_args(arguments)

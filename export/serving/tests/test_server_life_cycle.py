@@ -231,6 +231,15 @@ def served(*arguments):
         process.communicate()
 
 
+def test_closed_streams_are_opened(monkeypatch, tmp_path):
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert command_line.main([str(tmp_path), "--port", "0"]) == 2
+    assert sys.stdin.read() == ""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+
 def ask(port, texts=("a",), path=PATH):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
