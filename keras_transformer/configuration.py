@@ -80,9 +80,6 @@ def retrieve(kind: Any, names: Mapping[str, Callable[[], T]], expectation: str, 
         names: functions that create the objects that have a name, such as their classes.
         expectation: the end of "`name` must …" in the error.
         **argument: the argument, by its name.
-
-    Raises:
-        ValueError: if the argument is none of these.
     """
     name, identifier = argument.popitem()
     if isinstance(identifier, kind):

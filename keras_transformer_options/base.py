@@ -244,11 +244,7 @@ class TaskOptions:
         return items if items and all(isinstance(item, path) for item in items) else None
 
     def tokenizer_kind(self) -> str | None:
-        """Return the type of tokenizer to train, by default the first; None if `tokenizer` is a folder.
-
-        Raises:
-            ValueError: if `tokenizer` is neither.
-        """
+        """Return the type of tokenizer to train, by default the first; None if `tokenizer` is a folder."""
         tokenizer = os.fspath(self.tokenizer or self.tokenizers[0])
         if tokenizer in self.tokenizers:
             return tokenizer

@@ -40,9 +40,6 @@ class FileFormat:
             has semicolons but no commas outside of quotes.
         header: whether the first row of TSV and CSV files is their header; by default it is recognised, see
             `is_header`.
-
-    Raises:
-        ValueError: if a value is invalid.
     """
 
     format: str | None = None

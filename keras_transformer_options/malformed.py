@@ -25,9 +25,6 @@ class Malformed:
     Attributes:
         total: the number of lines that are read; to be increased by readers.
         is_partial: whether files have more lines than these; to be set by readers.
-
-    Raises:
-        ValueError: if `on_error` is unknown.
     """
 
     def __init__(

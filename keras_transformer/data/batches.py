@@ -88,9 +88,6 @@ def batches(
 
     Returns:
         The dataset, with its `Epochs` as the attribute `epochs`.
-
-    Raises:
-        ValueError: if `seed` is not an integer.
     """
     check(is_integer(seed), "be an integer", seed=seed)
     count, shard, unsigned = order.count, order.shard, int(seed) % 2**63

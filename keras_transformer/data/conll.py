@@ -49,7 +49,6 @@ def read_conll(
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        TypeError: if `paths` are not paths.
         ValueError: if a line is malformed and `on_error` is "raise", there is no sentence, or `columns` are not two
             integers.
 

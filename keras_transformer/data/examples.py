@@ -145,7 +145,6 @@ def stored(
 
     Raises:
         OSError: if files cannot be written; see `in_files`.
-        TypeError: if `cache_dir` is not a path.
         ValueError: if files have been changed, or a tokenizer has no hash.
     """
     if cache_dir is None:

@@ -73,7 +73,6 @@ def read_examples(
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        TypeError: if `paths` are not paths.
         ValueError: if a line is malformed and `on_error` is "raise", a file lacks one of `columns`, there are no
             examples, the format is unknown, a path is a directory, or a file is in another encoding or compressed
             although its name does not end in ".gz"; the error says how to convert it.

@@ -64,7 +64,6 @@ def instruction_tuning(
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        TypeError: if `pairs` is none of the above.
         ValueError: if `pairs` is empty, malformed or all too long, the tokenizer has no end id, or an argument is out
             of range.
 

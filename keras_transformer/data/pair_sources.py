@@ -50,7 +50,6 @@ class PairReader:
 
         Raises:
             FileNotFoundError: if no file matches a pattern.
-            TypeError: if a task is none of these.
             ValueError: if a dataset is infinite or has other elements; while examples are read, if a pair is not two
                 strings, a task has no pairs, a line of a file is malformed, or `columns` are passed without a file.
         """

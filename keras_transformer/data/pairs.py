@@ -171,7 +171,6 @@ def translation_pairs(
     Raises:
         FileNotFoundError: if a path does not exist, or a file of `cache_dir` has disappeared.
         OSError: if files cannot be written to `cache_dir`; nothing incomplete is left.
-        TypeError: if `pairs` is none of the above.
         ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
             are given, if `sampling` is for a tokenizer that cannot sample or for packed rows, if a tokenizer has
             languages and none of them is given, if files of `cache_dir` have been changed, or if an argument is out of
@@ -261,7 +260,6 @@ def multi_task_pairs(
         A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
 
     Raises:
-        TypeError: if `tasks` is not a mapping.
         ValueError: if there is no task, `limit` or `temperature` is not positive, or see `translation_pairs`.
 
     Example:

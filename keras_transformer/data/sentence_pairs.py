@@ -58,7 +58,6 @@ def sentence_pairs(
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        TypeError: if `pairs` is none of the above.
         ValueError: if `pairs` is empty or malformed, the tokenizer lacks an id, or an argument is out of range.
 
     Example:

@@ -48,7 +48,6 @@ def read_squad(paths: Paths, *, encoding: str | None = None, on_error: str = "ra
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        TypeError: if `paths` are not paths.
         ValueError: if a question is malformed and `on_error` is "raise", a file is not in this format, or there is no
             question.
 
@@ -104,7 +103,6 @@ def _question(context: Any, entry: Any, id_: str) -> Question:
 
     Raises:
         KeyError: if it lacks a key.
-        TypeError: if a value is of another type.
         ValueError: if a text is empty, or an answer is not at its start.
     """
     answers = {} if entry.get("is_impossible") else entry.get("answers", ())

@@ -89,11 +89,7 @@ def _check_text(text: Any, index: int) -> None:
 
 
 def tokenized(texts: Iterable[str | bytes], tokenizer: Tokenizer) -> RowsToStore:
-    """Tokenise texts, and return their ids, int32; invalid UTF-8 becomes U+FFFD.
-
-    Raises:
-        ValueError: if an id is outside the tokenizer's vocabulary.
-    """
+    """Tokenise texts, and return their ids, int32; invalid UTF-8 becomes U+FFFD."""
     strings = [text if isinstance(text, str) else text.decode(errors="replace") for text in texts]
     ids, size = RowsToStore.of_tokens(tokenizer.tokenize(strings)), tokenizer.vocabulary_size
     if len(wrong := np.flatnonzero((ids.values < 0) | (ids.values >= size))):

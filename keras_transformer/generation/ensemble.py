@@ -25,7 +25,6 @@ class Ensemble:
         weights: w, positive numbers, which are normalized to sum to 1; by default equal.
 
     Raises:
-        TypeError: if `models` is not a list of models with `step` and `empty_cache`.
         ValueError: if the models are incompatible or weights are invalid.
 
     Example:

@@ -96,9 +96,6 @@ class Beam(Sampler):
         diversity: γ. To choose candidates, the log-probability of the k-th best continuation of each hypothesis is
             lowered by γ·(k−1), which favours different parents; 0 for plain beam search.
 
-    Raises:
-        ValueError: if a setting is out of range.
-
     References:
         Wu et al., "Google's Neural Machine Translation System" (2016), equation 14 (without its coverage penalty);
         Li et al., "A Simple, Fast Diverse Decoding Algorithm for Neural Generation" (2016), section 3.2.
@@ -181,9 +178,6 @@ class Sample(Sampler):
             `keras.utils.set_random_seed` seeds, and reports it as `Generation.seed`.
         num_return: the number of sequences to draw for each row of the batch.
 
-    Raises:
-        ValueError: if a setting is out of range.
-
     References:
         Fan et al., "Hierarchical Neural Story Generation" (2018) for top-k; Holtzman et al., "The Curious Case of
         Neural Text Degeneration" (2020) for top-p; Nguyen et al., "Turning Up the Heat" (2024) for min-p.
@@ -222,7 +216,6 @@ class Speculative(Sampler):
 
     Raises:
         TypeError: if the draft has no `step` or `empty_cache`.
-        ValueError: if `num_tokens` is out of range.
 
     References:
         Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), with temperature 0;
@@ -264,9 +257,6 @@ class Contrastive(Sampler):
     Args:
         top_k: k, the number of candidates.
         penalty_alpha: α in [0, 1]; 0 for greedy search.
-
-    Raises:
-        ValueError: if a setting is out of range.
 
     References:
         Su et al., "A Contrastive Framework for Neural Text Generation" (2022), equation 5.

@@ -85,9 +85,6 @@ def cross_attention_weights(
 
     Returns:
         float32 (B, N, T, S), one map for each head.
-
-    Raises:
-        ValueError: if `layer` is out of range.
     """
     _check_layer(model.decoder_blocks, layer)
     return attention_weights(model, {"source_ids": source_ids, "target_ids": target_ids}).cross[layer]

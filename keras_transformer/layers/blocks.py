@@ -120,10 +120,6 @@ class EncoderBlock(BaseBlock):
     Shapes:
         input and output: (B, T, D)
 
-    Raises:
-        TypeError: if a sublayer is not a layer.
-        ValueError: if `normalization` or `norm` is unknown, or `dropout` outside [0, 1).
-
     Example:
         >>> block = EncoderBlock(MultiHeadAttention(4), FeedForward(64), normalization="post")
         >>> block(keras.ops.ones((2, 5, 16))).shape
@@ -220,7 +216,6 @@ class DecoderBlock(BaseBlock):
         input and output: (B, T, D)
 
     Raises:
-        TypeError: if a sublayer is not a layer.
         ValueError: if `normalization` or `norm` is unknown, `dropout` outside [0, 1), or a memory is given without
             cross-attention, or the other way round.
 

@@ -24,9 +24,6 @@ class Dropout(ConfiguredLayer):
 
     Shapes:
         input and output: any shape
-
-    Raises:
-        ValueError: if `rate` is outside [0, 1).
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:

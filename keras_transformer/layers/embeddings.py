@@ -40,9 +40,6 @@ class TokenEmbedding(ConfiguredLayer):
         output: (B, T, D)
         logits: (B, T, D) → (B, T, vocabulary_size), float32
 
-    Raises:
-        ValueError: if `vocabulary_size`, `model_dim` or `soft_cap` is not positive.
-
     Example:
         >>> embedding = TokenEmbedding(100, 16)
         >>> embedding.logits(embedding(keras.ops.array([[5, 7]]))).shape

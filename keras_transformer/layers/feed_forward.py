@@ -53,9 +53,6 @@ class FeedForward(ConfiguredLayer):
     Shapes:
         input and output: (…, D)
 
-    Raises:
-        ValueError: if `hidden_dim` is not positive, `dropout` outside [0, 1) or `activation` unknown.
-
     Example:
         >>> FeedForward(64)(keras.ops.ones((2, 5, 16))).shape
         TensorShape([2, 5, 16])

@@ -38,9 +38,6 @@ class Residual(ConfiguredLayer):
             under mixed precision.
         **kwargs: arguments of `keras.layers.Layer`.
 
-    Raises:
-        ValueError: if `normalization` or `norm` is unknown or `dropout` outside [0, 1).
-
     References:
         Vaswani et al. (2017) for post; Xiong et al., "On Layer Normalization in the Transformer
         Architecture" (2020) for pre; Ding et al., "CogView" (2021), section 2.4, for sandwich; Zhang and Sennrich,

@@ -91,9 +91,6 @@ class AdditiveScore(ScoreLayer, scores.Additive):
     Shapes:
         vectors: (N, H)
 
-    Raises:
-        ValueError: if `activation` is unknown.
-
     Example:
         >>> import keras_transformer
         >>> x = keras.random.normal((2, 5, 4, 8))
@@ -179,9 +176,6 @@ def get(identifier: scores.Score | str | dict[str, Any] | None) -> scores.Score:
 
     Returns:
         A score. The caller must build it if it is a `ScoreLayer`.
-
-    Raises:
-        ValueError: if the identifier is none of these.
 
     Example:
         >>> get("cosine")

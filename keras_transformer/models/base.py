@@ -455,9 +455,6 @@ class PublishedSizes:
         Args:
             name: a key of `sizes`.
             **kwargs: arguments of the constructor, which replace those of the size.
-
-        Raises:
-            ValueError: if `name` is unknown.
         """
         check_one_of(sorted(cls.sizes), name=name)
         return cls(**{**cls.sizes[name], **kwargs})

@@ -41,9 +41,6 @@ class CausalLanguageModel(CachedDecoding):
 
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
-
-    Raises:
-        ValueError: if a size is not positive or an id is not in the vocabulary.
     """
 
     is_encoder_decoder = False

@@ -36,10 +36,6 @@ class CTC(Model):
     Shapes:
         output: (B, T', vocabulary_size), float32 logits
 
-    Raises:
-        TypeError: if `encoder` is not a `SpeechEncoder`.
-        ValueError: if `vocabulary_size` is not positive.
-
     Example:
         >>> model = CTC(SpeechEncoder(1, 2, 16, 32), vocabulary_size=30)
         >>> model({"audio": keras.ops.zeros((2, 16000))}).shape

@@ -70,10 +70,6 @@ class GraphClassifier(HeadedGAT):
     Shapes:
         output: (B, C), float32 logits; for regression the predicted numbers
 
-    Raises:
-        TypeError: if `encoder` is not a `GAT`.
-        ValueError: if `num_classes` is not positive, or `pooling` or `problem_type` is unknown.
-
     Example:
         >>> model = GraphClassifier(GAT(num_features=5, num_classes=8), num_classes=2)
         >>> model({"nodes": keras.ops.ones((3, 4, 5)), "edges": keras.ops.array([[[0, 1], [1, 2]]] * 3)}).shape
@@ -153,7 +149,6 @@ class LinkPredictor(HeadedGAT):
         output: (B, P), float32 logits
 
     Raises:
-        TypeError: if `encoder` is not a `GAT`.
         ValueError: in a call, if `pairs` is missing, of a wrong shape or, where its values are known, has a node that
             is not in the graph.
 

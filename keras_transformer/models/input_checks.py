@@ -128,7 +128,6 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
         specs: the inputs, by name.
 
     Raises:
-        TypeError: if `inputs` is neither.
         ValueError: if an input is missing, unknown, of a wrong dtype or shape, or out of range.
     """
     required = [name for name, spec in specs.items() if spec.required]

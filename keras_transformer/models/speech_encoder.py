@@ -55,7 +55,6 @@ class SpeechEncoder(Model):
         output: (B, T', D), float32; the hidden states after the end of a row are undefined, see `output_lengths`
 
     Raises:
-        TypeError: if `features` is not such a layer.
         ValueError: if a size is not positive, `num_heads` does not divide `model_dim`, both `features` and
             `num_features` are given; in a call, if inputs have another name or shape, or are not finite.
 

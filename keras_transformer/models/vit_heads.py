@@ -37,7 +37,6 @@ class ImageSegmenter(Model):
         output: (B, height, width, C), float32 logits
 
     Raises:
-        TypeError: if `encoder` is not a `ViT`.
         ValueError: if the encoder has a head, or `num_classes` is not positive.
 
     Example:

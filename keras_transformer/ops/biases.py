@@ -78,9 +78,6 @@ class LinearBias(PositionBias):
     Args:
         num_heads: N.
 
-    Raises:
-        ValueError: if `num_heads` is not positive.
-
     References:
         Press et al., "Train Short, Test Long: Attention with Linear Biases" (2022), section 3.
     """

@@ -21,9 +21,6 @@ def dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
 
     Returns:
         A tensor of the shape and dtype of `inputs`.
-
-    Raises:
-        ValueError: if `rate` is outside [0, 1).
     """
     coordinates = [
         ops.reshape(ops.arange(size), [-1] + [1] * (len(inputs.shape) - 1 - axis))
@@ -53,9 +50,6 @@ def keep_mask(rate: float, seed: Tensor, coordinates: Sequence[Tensor]) -> Tenso
 
     Returns:
         Booleans of the broadcast shape.
-
-    Raises:
-        ValueError: if `rate` is outside [0, 1).
     """
     check_rate("rate", rate)
     seed = ops.cast(seed, "uint32")

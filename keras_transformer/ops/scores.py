@@ -98,9 +98,6 @@ class ScaledDotProduct(Score):
         scale: factor on the dot product, by default 1/√H.
         soft_cap: c, the bound on the absolute value of scores; None for no bound.
 
-    Raises:
-        ValueError: if `soft_cap` is not positive.
-
     References:
         Vaswani et al. (2017), equation 1; Gemma Team, "Gemma 2" (2024), section 2, for the cap.
     """
@@ -158,9 +155,6 @@ class RBF(Score):
 
     Args:
         width: w, by default H^¼, which equals scaled dot-product attention if all keys have the same norm.
-
-    Raises:
-        ValueError: if `width` is not positive.
 
     References:
         Tsai et al., "Transformer Dissection" (2019), section 3.2.
@@ -237,9 +231,6 @@ class LinearFeatures(Score):
     Args:
         feature_map: φ: "elu" for elu(x) + 1, or "softplus".
 
-    Raises:
-        ValueError: if `feature_map` is unknown.
-
     References:
         Katharopoulos et al., "Transformers are RNNs" (2020), equations 5 to 7.
     """
@@ -272,9 +263,6 @@ class Additive(Score):
     Args:
         vectors: a, (N, H).
         activation: f: "tanh" or "leaky_relu" (negative slope 0.2).
-
-    Raises:
-        ValueError: if `activation` is unknown.
 
     References:
         Bahdanau et al. (2015), section A.1.2; Brody et al., "How Attentive Are Graph Attention Networks?" (2022),
@@ -404,9 +392,6 @@ def get(identifier: Score | str | dict[str, Any] | None, other_names: Iterable[s
 
     Returns:
         A score.
-
-    Raises:
-        ValueError: if the identifier is none of these.
     """
     if identifier is None:
         return ScaledDotProduct()

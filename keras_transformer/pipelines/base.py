@@ -295,7 +295,6 @@ class Pipeline(tasks.Task, abc.ABC):
 
         Raises:
             FileExistsError: if `folder` exists and `overwrite` is False, or it is not a pipeline.
-            TypeError: if `folder` is not a path.
             ValueError: if the model is an `Ensemble`, the sampler has a draft model, or `folder` is empty.
         """
         if not hasattr(self.model, "save"):

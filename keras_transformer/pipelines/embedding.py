@@ -39,7 +39,6 @@ class Embedding(EmbeddingTask, TextPipeline):
         default_prompt_name: the name of the default prompt; None for no prompt.
 
     Raises:
-        TypeError: if `prompts` does not map names to texts.
         ValueError: if model and tokenizer do not match, an argument has an unknown value, or `pooling` differs from the
             pooling of a `SentenceEncoder`.
 

@@ -150,7 +150,6 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             **options: `source_language`, for a model of many languages.
 
         Raises:
-            TypeError: if a text is not a string.
             ValueError: if a text is invalid or too long, or a language is unknown.
         """
         in_graph = is_installed()

@@ -110,7 +110,6 @@ def from_hugging_face(
         ImportError: if huggingface_hub is not installed, for a model of the hub.
         OSError: if a download fails.
         PermissionError: if the model of the hub requires a token.
-        TypeError: if `pipeline` is not a class of pipelines.
         ValueError: if a file is damaged, the architecture or a module or setting of `sentence-transformers` is not
             supported, or model and tokenizer do not match.
 

@@ -41,9 +41,6 @@ def settings_from(folder: pathlib.Path, model: Any, arguments: Mapping[str, Any]
 
     Returns:
         The pipeline's arguments, including `arguments`.
-
-    Raises:
-        ValueError: if a setting is out of range.
     """
     path = folder / GENERATION_CONFIG
     path = path if path.is_file() else folder / _CONFIG

@@ -28,9 +28,6 @@ def truncation_arguments(
         pipeline: the class of the pipeline. Prompts always keep their last tokens, and have no such arguments.
         model: its model, whose own maximum applies if it is less.
         known: arguments that are read from other files or given by the caller; they are not returned.
-
-    Raises:
-        ValueError: if the side is unknown.
     """
     file, parameters = folder / _FILE, inspect.signature(pipeline).parameters
     config = files.read_json(file) if file.is_file() else {}

@@ -37,7 +37,6 @@ class Reranking(RerankingTask, TextPipeline):
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
-        TypeError: if `model` or `tokenizer` is of another type.
         ValueError: if the model has several classes, model and tokenizer do not match, or an argument has another
             value.
 

@@ -48,7 +48,6 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
             `from_hugging_face` also the name of a template of the folder, such as "rag".
 
     Raises:
-        TypeError: if the model is of another type.
         ValueError: if model and tokenizer do not match, or settings contradict each other.
 
     Example:

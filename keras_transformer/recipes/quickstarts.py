@@ -44,7 +44,6 @@ def quickstart(
 
     Raises:
         FileExistsError: if `folder` has any other content.
-        ValueError: if `epochs` is not positive.
     """
     folder = pathlib.Path(folder)
     check_quickstart(folder)

@@ -77,9 +77,6 @@ def get(identifier: Relation | str | dict[str, Any] | None, name: str = "relatio
 
     Returns:
         A relation.
-
-    Raises:
-        ValueError: if the identifier is none of these.
     """
     if identifier is None:
         return Full()

@@ -52,9 +52,6 @@ class GlobalTokens(Relation):
     Args:
         indices: the global positions, in any order.
 
-    Raises:
-        ValueError: if an index is not a non-negative integer.
-
     Example:
         >>> GlobalTokens([1]).matrix(3).astype(int)
         array([[0, 1, 0],

@@ -141,9 +141,6 @@ class PrefixLM(Relation):
     Args:
         length: the length of the prefix.
 
-    Raises:
-        ValueError: if `length` is not a non-negative integer.
-
     Example:
         >>> PrefixLM(2).matrix(3).astype(int)
         array([[1, 1, 0],
@@ -187,9 +184,6 @@ class Strided(Relation):
     Args:
         stride: distance from one key to the next.
         causal: True to attend only to the query's own position and to positions before it.
-
-    Raises:
-        ValueError: if `stride` is not a positive integer or `causal` is not a boolean.
 
     Example:
         >>> Strided(2).matrix(4).astype(int)
@@ -240,9 +234,6 @@ class Dilated(Relation):
     Args:
         window: number of keys before the query.
         rate: distance from one key to the next; `rate=1` is `SlidingWindow(window)`.
-
-    Raises:
-        ValueError: if `window` is not a non-negative integer or `rate` is not a positive integer.
 
     Example:
         >>> Dilated(1, rate=2).matrix(4).astype(int)

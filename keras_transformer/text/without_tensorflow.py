@@ -79,7 +79,6 @@ class Tokenizer(text.Tokenizer):
             The ids of each text, B lists; for one str a list.
 
         Raises:
-            TypeError: if `texts` is not text.
             ValueError: if a text is not valid Unicode.
         """
         if isinstance(texts, list | tuple | np.ndarray):
@@ -131,9 +130,6 @@ class Tokenizer(text.Tokenizer):
 
         Returns:
             A str, B str, or R str for each of B texts.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
         """
         if len(ids) and np.ndim(ids[0]):
             return [self.detokenize(row) for row in ids]

@@ -71,9 +71,6 @@ class TimeBudget(keras.callbacks.Callback):
         clock: a function that returns seconds, by default `time.monotonic`; `time.process_time` counts the processor
             time of all threads, for comparisons on a machine that other programs use too.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> model.compile("adam", "mse")
         >>> model.fit(data, epochs=1000, callbacks=[TimeBudget(minutes=30, peak_rate=1e-3)])

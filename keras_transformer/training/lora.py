@@ -44,7 +44,6 @@ def enable_lora(
         lora_alpha: α, by default `rank`.
 
     Raises:
-        TypeError: if `model` is not a Keras model, or `targets` is not a list of names.
         ValueError: if `rank` or `lora_alpha` is not positive, a target matches no layer, or the model already has
             adapters. The model is then unchanged.
 
@@ -85,7 +84,6 @@ def merge_lora(model: keras.Model) -> None:
         model: a model with the adapters of `enable_lora`.
 
     Raises:
-        TypeError: if `model` is not a Keras model.
         ValueError: if it has no adapters.
     """
     for layer in _checked_adapted(model):
@@ -107,7 +105,6 @@ def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
             is complete.
 
     Raises:
-        TypeError: if `model` is not a Keras model.
         ValueError: if the model has no adapters, or `filepath` does not end in ".lora.h5".
 
     Example:
@@ -139,7 +136,6 @@ def load_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        TypeError: if `model` is not a Keras model.
         ValueError: if the file was not saved by `save_lora_weights`, or its adapters were trained for other layers,
             sizes or weights. The model is then unchanged.
     """

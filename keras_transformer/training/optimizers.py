@@ -19,7 +19,6 @@ def exclude_from_weight_decay(optimizer: keras.optimizers.Optimizer) -> keras.op
         The same optimizer.
 
     Raises:
-        TypeError: if `optimizer` is not an optimizer.
         ValueError: if it already has variables.
 
     Example:

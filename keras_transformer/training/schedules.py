@@ -21,9 +21,6 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: w, the step with the peak learning rate.
         scale: s, a factor on the learning rate.
 
-    Raises:
-        ValueError: if an argument is not positive.
-
     Example:
         >>> optimizer = keras.optimizers.Adam(TransformerSchedule(512), beta_2=0.98, epsilon=1e-9)
 
@@ -61,10 +58,6 @@ class PerUpdate(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         schedule: η, a schedule over updates.
         gradient_accumulation_steps: K, the same as of the optimizer; 1 or None changes nothing.
-
-    Raises:
-        TypeError: if `schedule` is not a schedule.
-        ValueError: if `gradient_accumulation_steps` is not a positive integer.
 
     Example:
         >>> schedule = PerUpdate(TransformerSchedule(512), gradient_accumulation_steps=8)

@@ -157,7 +157,6 @@ def as_folder(folder: str | os.PathLike[str]) -> pathlib.Path:
     """Return the path of a folder to write to.
 
     Raises:
-        TypeError: if `folder` is not a path.
         ValueError: if it is empty, which would be the current folder.
     """
     if not isinstance(folder, str | os.PathLike):

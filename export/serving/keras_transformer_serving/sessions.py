@@ -43,9 +43,6 @@ class Sessions:
             products, which takes their memory once more while a session is created, and unused memory is not kept for
             later operations.
         workers: the number of batches that `map` computes at the same time.
-
-    Raises:
-        ValueError: if `threads` is no positive integer.
     """
 
     def __init__(

@@ -76,7 +76,6 @@ class ServedTarget(abc.ABC):
 
         Raises:
             ImportError: if a package is missing.
-            ValueError: if an option is invalid.
         """
 
     @classmethod

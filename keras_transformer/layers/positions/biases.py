@@ -29,9 +29,6 @@ class BiasLayer(PositionEncoding, PositionBias):
 
     Shapes:
         output: the full bias, for inspection: (N, T, S), or (B, N, T, S) if positions have a batch axis; float32
-
-    Raises:
-        ValueError: if `num_heads` is not positive.
     """
 
     def __init__(self, num_heads: int, **kwargs: Any) -> None:

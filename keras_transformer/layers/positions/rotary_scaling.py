@@ -286,9 +286,6 @@ def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | No
 
     Returns:
         A scaling or None.
-
-    Raises:
-        ValueError: if the identifier is none of these.
     """
     if identifier is None:
         return None

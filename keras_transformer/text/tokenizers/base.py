@@ -163,7 +163,6 @@ class Tokenizer(tf.Module, abc.ABC):
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (None,).
 
         Raises:
-            TypeError: if `texts` is not text.
             ValueError: if a Python str or bytes is not valid Unicode, or a tensor has rank 2 or more.
 
         Example:
@@ -256,7 +255,6 @@ class Tokenizer(tf.Module, abc.ABC):
             int32 tensor (B, L); for one str (L,).
 
         Raises:
-            TypeError: if `texts` is not text.
             ValueError: see `tokenize`; also if the tokenizer has no start or end id to add.
 
         Example:
@@ -281,7 +279,6 @@ class Tokenizer(tf.Module, abc.ABC):
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (L,).
 
         Raises:
-            TypeError: if `texts` is not text.
             ValueError: see `encode`.
         """
         for argument, wanted, special in (
@@ -312,7 +309,6 @@ class Tokenizer(tf.Module, abc.ABC):
             String tensor (B,), () or (B, R).
 
         Raises:
-            TypeError: if `ids` are not integers.
             ValueError: if `ids` do not have rank 1 to 3 or, in eager execution, if an id is outside the vocabulary. In
                 a graph such an id is replaced by `unknown_id`, since `fit` takes an OutOfRangeError for the end of
                 the data.
@@ -350,7 +346,6 @@ class Tokenizer(tf.Module, abc.ABC):
             The pieces, as `id_to_piece` writes them.
 
         Raises:
-            TypeError: if `text` is not a str.
             ValueError: if `text` is not valid Unicode.
 
         Example:
@@ -435,7 +430,6 @@ def _to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown
         int32 tensor of the same rank.
 
     Raises:
-        TypeError: if `ids` are not integers.
         ValueError: if `ids` have a different rank or, in eager execution, if an id is outside the vocabulary.
     """
     dense = _to_tensor(ids, padding_value)

@@ -63,7 +63,6 @@ class BytePairTokenizer(PairTokenizer):
         mask_id: the id of the mask token; -1 if there is none.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if a piece occurs twice, all bytes, a token or a piece of `merges` are missing, or an argument has
             an unknown value.
 

@@ -44,7 +44,6 @@ class LlamaTokenizer(PairTokenizer):
             pieces.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an
             unknown value.
 

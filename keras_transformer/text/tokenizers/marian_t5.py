@@ -81,7 +81,6 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         empty_ids: the ids without content: the unknown id, unused ids, and the ids of pieces that are only spaces.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
             argument is out of range.
 

@@ -36,7 +36,6 @@ class OpenAIGPTTokenizer(PairTokenizer):
             pieces.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if a piece occurs twice, or a special token or a piece of `merges` is missing.
 
     Example:

@@ -166,7 +166,6 @@ class SentencePieceTokenizer(Tokenizer):
             The pieces, whose concatenation is the text with a prefix space.
 
         Raises:
-            TypeError: if `text` is not a str.
             ValueError: if `text` is not valid Unicode.
 
         Example:

@@ -23,7 +23,6 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
         The text in UTF-8.
 
     Raises:
-        TypeError: if `text` is neither str nor bytes.
         ValueError: if a str cannot be encoded, or bytes are not UTF-8.
     """
     place = argument if row is None else f"{argument}[{row}]"
@@ -66,7 +65,6 @@ def to_string_tensor(texts: Any, argument: str = "texts") -> "tf.Tensor":
         A string tensor, () or (B,).
 
     Raises:
-        TypeError: if `texts` is not text.
         ValueError: if a text is not valid Unicode, or `texts` has rank 2 or more.
     """
     import tensorflow as tf

@@ -174,7 +174,6 @@ class PairTokenizer(WordTokenizer):
         needs_unknown: whether an unknown token is required.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if a piece occurs twice, or a special token or a piece of `merges` is missing.
     """
 

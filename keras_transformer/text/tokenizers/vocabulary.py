@@ -34,7 +34,6 @@ class Vocabulary:
             for special tokens without a role.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if a piece occurs twice, a special token is missing, or none has the role "pad" or "end".
     """
 

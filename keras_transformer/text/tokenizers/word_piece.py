@@ -64,7 +64,6 @@ class WordPieceTokenizer(WordTokenizer):
         mask_id: the id of "[MASK]"; -1 if there is none.
 
     Raises:
-        TypeError: if a piece is not a str.
         ValueError: if a piece is empty or occurs twice, or special tokens are missing.
 
     Example:
@@ -224,7 +223,6 @@ class WordPieceTokenizer(WordTokenizer):
             padding, 1 from there to the second end id.
 
         Raises:
-            TypeError: if an argument is not text.
             ValueError: if there are not as many first as second texts, or the tokenizer has no start or end id.
 
         Example:

@@ -49,7 +49,6 @@ def train_sentence_piece(
 
     Raises:
         TypeError: if `texts` is a str, or holds something other than texts and paths.
-        ValueError: if an argument is out of range.
     """
     _check(vocabulary_size, model, character_coverage, normalization, byte_fallback)
     source = _Texts(texts)

@@ -56,7 +56,6 @@ class EmbeddingTask(TextTask):
             float32 (n, E), or (E,) for one string; with errors="return" a list of vectors and errors.
 
         Raises:
-            TypeError: if a text or `prompt` is not a string.
             ValueError: if a text is too long, `prompt_name` is unknown, both a name and a prompt are given, or vectors
                 have fewer values than `truncate_dim`.
 
@@ -151,7 +150,6 @@ def _prompt_options(
         prompt: a prompt without a name, or None.
 
     Raises:
-        TypeError: if `prompt` is not a string.
         ValueError: if `prompt_name` is unknown, or both are given.
     """
     if prompt is not None:

@@ -46,9 +46,6 @@ class RowErrors:
     Args:
         errors: "raise" an error when it is found, or "return" it in place of the answer to its row.
 
-    Raises:
-        ValueError: if `errors` is neither.
-
     Example:
         >>> errors = RowErrors("return")
         >>> with errors.catching(1):

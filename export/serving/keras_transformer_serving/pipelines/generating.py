@@ -180,7 +180,6 @@ class GeneratingTask(GenerationSteps):
             An `Answer` for each target, including its end token.
 
         Raises:
-            TypeError: if an argument is of another type.
             ValueError: if a text is empty or too long, a target is too long, the numbers of texts and targets differ,
                 or the export lacks the graphs of single steps.
 
@@ -225,7 +224,6 @@ class GeneratingTask(GenerationSteps):
             The `Alignment`.
 
         Raises:
-            TypeError: if an argument is of another type.
             ValueError: if the text is empty, the model has no such weights, layer or head, or the pipeline is an
                 export, whose graphs return no attention weights.
 
@@ -263,7 +261,6 @@ class GeneratingTask(GenerationSteps):
             The `Alignment`; the weights of a token on which masking has no effect are 0.
 
         Raises:
-            TypeError: if an argument is of another type.
             ValueError: if the text is empty or has more tokens, or the export lacks the graphs of single steps.
 
         References:

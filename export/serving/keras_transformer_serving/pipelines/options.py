@@ -85,7 +85,6 @@ def texts_of(name: str, texts: Any, count: int, errors: RowErrors) -> list[Any]:
     """Return a text for each of `count` texts.
 
     Raises:
-        TypeError: if the argument is no list.
         ValueError: if there are not as many as texts.
     """
     listed = as_list(name, texts)
@@ -102,11 +101,7 @@ def texts_of(name: str, texts: Any, count: int, errors: RowErrors) -> list[Any]:
 def tags_of(
     tag_handling: str | None, placeholders: Placeholders | None
 ) -> tuple[str | None, Placeholders | None]:
-    """Return `tag_handling`, by default "placeholders" if there are kinds of placeholders, and these as a tuple.
-
-    Raises:
-        ValueError: if a kind is unknown.
-    """
+    """Return `tag_handling`, by default "placeholders" if there are kinds of placeholders, and these as a tuple."""
     if placeholders is None:
         return tag_handling, None
     markup.patterns_of(placeholders)
@@ -117,7 +112,6 @@ def glossaries_of(count: int, entries: Any, mode: str) -> list[Glossary | None]:
     """Return the glossary of each of `count` texts, for a mapping, one for each text, or None.
 
     Raises:
-        TypeError: if the argument is of another type.
         ValueError: if there are not as many as texts, a glossary has too many entries, or the mode is unknown.
     """
     glossary.check_mode(mode)

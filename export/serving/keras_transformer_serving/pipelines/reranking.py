@@ -49,7 +49,6 @@ class RerankingTask(TextTask):
             list of numbers and errors.
 
         Raises:
-            TypeError: if a query or text is not a string.
             ValueError: if a text is too long with its query, or there are not as many queries as texts.
         """
         texts = text if isinstance(text, str) else as_list("text", text)

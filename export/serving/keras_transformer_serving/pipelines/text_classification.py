@@ -43,7 +43,6 @@ class TextClassificationTask(Classifier, TextTask):
             the threshold in a multi-label classification; the number, or a list of C > 1 numbers, in a regression.
 
         Raises:
-            TypeError: if a text is not a string.
             ValueError: if a text is too long, there are not as many second texts, or the model takes no pairs.
         """
         return self._classified(text, text_pair, batch_size, errors=errors, truncate=truncate)

@@ -41,7 +41,6 @@ class ChatTemplate:
             special_tokens: the special tokens of a template without any.
 
         Raises:
-            TypeError: if it is of another type.
             ValueError: if it is a text without the braces of a template, such as a name.
         """
         if value is None:
@@ -88,7 +87,6 @@ class ChatTemplate:
 
         Raises:
             ImportError: if Jinja is not installed.
-            TypeError: if `messages` or `tools` are of another type.
             ValueError: if there is no message, or one has no role or content; or if the template raises an
                 error, is not valid, or uses a name or an attribute that it must not.
         """
@@ -152,7 +150,6 @@ class Chat:
 
         Raises:
             ImportError: if Jinja is not installed.
-            TypeError: if an argument is of another type.
             ValueError: if there is no chat template, or as `ChatTemplate.render`.
 
         Example:

@@ -40,7 +40,6 @@ class Glossary:
         mode: "hard", so that a translation has them, or "soft", only if the model finds them probable enough.
 
     Raises:
-        TypeError: if `entries` is no mapping from strings to strings.
         ValueError: if there are too many, one is empty or too long, or the mode is unknown.
 
     Example:
@@ -99,11 +98,7 @@ def check_mode(mode: Any) -> None:
 
 
 def of_json(text: str) -> Any:
-    """Return the entries of a JSON object.
-
-    Raises:
-        TypeError: if a text is not JSON.
-    """
+    """Return the entries of a JSON object."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

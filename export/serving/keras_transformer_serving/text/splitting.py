@@ -93,11 +93,7 @@ class Split:
 
 
 def is_split(long_texts: Any) -> bool:
-    """Return whether long texts are split rather than errors.
-
-    Raises:
-        ValueError: if the setting is unknown.
-    """
+    """Return whether long texts are split rather than errors."""
     if long_texts not in LONG_TEXTS:
         raise ValueError(f"`long_texts` must be one of {LONG_TEXTS}. Received: long_texts={long_texts!r}")
     return bool(long_texts == "split")
