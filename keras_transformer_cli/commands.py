@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, unknown = program.parse_known_args(arguments)
         if unknown:
             parser_of(program, arguments).error(f"unrecognized arguments: {' '.join(unknown)}")
-        options.arguments = arguments
+        options.arguments, options.names = arguments, names
         set_quiet(getattr(options, "quiet", False))
         with warnings_on_stderr(names):
             return options.run(options) or 0

@@ -19,6 +19,17 @@ _WIDTH = 79
 _MEMORY = re.compile(
     r"ResourceExhausted|RESOURCE_EXHAUSTED|bad_alloc|bad allocation|can't start new thread|Failed to allocate memory"
 )
+# What errors of pipelines advise: the option that a command needs, and what it is on the command line.
+_ADVICE = {
+    "long_texts='split'": ("long_texts", "--long-texts split"),
+    "long_texts='window'": ("", ""),  # of a pipeline, not of a call
+    "truncate=True": ("long_texts", "--long-texts truncate"),
+    "resample=True": ("resample", "--resample"),
+    "their rate as `sample_rate`": ("sample_rate", "their rate as --sample-rate"),
+}
+_ADVISED = re.compile(f"(, or )?({'|'.join(map(re.escape, _ADVICE))})")
+_RECEIVED = "Received: "
+_ARGUMENT = re.compile(r"`(\w+)`")
 _PLACE = re.compile(r"(?<= in )\w+\[(\d+)\]$|(?<=Received: )\w+\[(\d+)\]")  # of a row in an error
 
 
@@ -92,10 +103,32 @@ def _command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpa
 
 
 def error_text(error: Exception, options: Mapping[str, str]) -> str:
-    """Return the text of an error, with options of the command line in place of arguments."""
-    return next(
-        (message.shown(options) for message in error.args if isinstance(message, Message)), str(error)
-    )
+    """Return the text of an error, with options of the command line in place of arguments.
+
+    Errors of pipelines, which may be made in graphs, are texts without a `Message`; in these, the arguments before what
+    was received are replaced, and what is advised.
+    """
+    message = next((message for message in error.args if isinstance(message, Message)), None)
+    return with_options(str(error) if message is None else message, options)
+
+
+def with_options(message: str | Message, options: Mapping[str, str]) -> str:
+    """Return a message with options of the command line in place of arguments, see `error_text`."""
+
+    def option(match: re.Match[str]) -> str:
+        return f"`{options.get(match[1], match[1])}`"
+
+    def advice(match: re.Match[str]) -> str:
+        name, advised = _ADVICE[match[2]]
+        joint = match[1] or ""
+        return joint + advised if name in options else "" if joint else match[0]
+
+    if isinstance(message, Message):
+        return _ADVISED.sub(advice, message.shown(options))
+    expected, received, value = _ADVISED.sub(advice, message).partition(_RECEIVED)
+    name, equals, rest = value.partition("=")
+    value = f"{options[name]} {rest}" if equals and name in options else value
+    return _ARGUMENT.sub(option, expected) + received + value
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -110,7 +143,7 @@ def warnings_on_stderr(options: Mapping[str, str]) -> Iterator[None]:
     class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             content: Any = record.msg
-            message = content.shown(options) if isinstance(content, Message) else record.getMessage()
+            message = with_options(content if isinstance(content, Message) else record.getMessage(), options)
             sys.stderr.write(f"keras-transformer: {record.levelname.lower()}: {message}\n")
 
     def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import inspect
 import json
 import logging
 import pathlib
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from keras_transformer_cli import folders, input_files, languages, subtitles
-from keras_transformer_cli.output import in_chunks, one_line
+from keras_transformer_cli.output import error_text, in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
 _LOGGER = logging.getLogger("keras_transformer")
@@ -142,8 +143,8 @@ def add_long_texts(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--long-texts",
         choices=["refuse", "split", "truncate"],
-        help="for an encoder-decoder: refuse texts that are too long (an error), split them into sentences, or cut "
-        "them off; with split, `predict` reads a file or standard input as one text whose paragraphs are kept; "
+        help="for texts that are too long: refuse them (an error), split them into sentences (an encoder-decoder), or "
+        "truncate them; with split, `predict` reads a file or standard input as one text whose paragraphs are kept; "
         "default: the pipeline's setting",
     )
 
@@ -171,6 +172,12 @@ def _predict(options: argparse.Namespace) -> None:
         )
     if is_subtitles and options.long_texts == "truncate":
         raise ValueError("`--long-texts` must be refuse or split for subtitles. Received: truncate")
+    if options.long_texts == "truncate" and (
+        options.tag_handling is not None or options.glossary is not None
+    ):
+        raise ValueError(
+            "`--long-texts` must be refuse or split with --tag-handling and --glossary. Received: truncate"
+        )
     is_document = options.long_texts == "split" or options.tag_handling == "html"
     if is_subtitles or (is_document and options.format == "text" and not options.inputs):
         if options.on_error != "raise":
@@ -183,7 +190,9 @@ def _predict(options: argparse.Namespace) -> None:
     arguments = _of_documents(options)
     predictor = load(options.folder)
     answer = predictor.answer
-    if options.long_texts is not None or arguments:
+    if options.long_texts == "truncate" and not arguments:
+        answer = _truncating(predictor, options)
+    elif options.long_texts is not None or arguments:
         answer = _translator(predictor, options)
     arguments |= languages.from_options(predictor.answer, options)
     if options.resample:
@@ -200,16 +209,16 @@ def _predict(options: argparse.Namespace) -> None:
     )
     with output_file(options.output) as write:
         for line, answer in zip(lines, answers, strict=True):
-            is_error = isinstance(answer, Exception)
-            if is_error:
+            error = error_text(answer, options.names) if isinstance(answer, Exception) else None
+            if error is not None:
                 errors.append(answer)
                 if options.on_error == "skip":
                     continue
             if options.format == "jsonl":
-                row = {"input": line} | ({"error": str(answer)} if is_error else {"answer": as_json(answer)})
-                shown = json.dumps(row, ensure_ascii=False)
+                row = {"answer": as_json(answer)} if error is None else {"error": error}
+                shown = json.dumps({"input": line, **row}, ensure_ascii=False)
             else:
-                shown = one_line(f"error: {answer}" if is_error else predictor.text(answer))
+                shown = one_line(predictor.text(answer) if error is None else f"error: {error}")
             write(shown + "\n")
         if len(errors) == len(lines) > 1 and len({*map(str, errors)}) == 1:
             raise errors[0]  # of the options, not of a line
@@ -222,7 +231,7 @@ def _predict(options: argparse.Namespace) -> None:
             len(lines),
             unit,
             100 * len(errors) / len(lines),
-            errors[0],
+            error_text(errors[0], options.names),
         )
 
 
@@ -257,6 +266,16 @@ def _translator(predictor: Predictor, options: argparse.Namespace) -> Callable[.
             f"--glossary and subtitles. Received: {options.folder}, a {predictor.name}"
         )
     return functools.partial(predictor.answer, **of_long_texts(options.long_texts))
+
+
+def _truncating(predictor: Predictor, options: argparse.Namespace) -> Callable[..., Any]:
+    """Return a function that truncates long texts."""
+    if "truncate" not in inspect.signature(predictor.answer).parameters:
+        raise ValueError(
+            "`folder` must be a pipeline of texts, or its export with ONNX graphs, for --long-texts truncate. "
+            f"Received: {options.folder}, a {predictor.name}"
+        )
+    return functools.partial(predictor.answer, truncate=True)
 
 
 def _of_documents(options: argparse.Namespace) -> dict[str, Any]:

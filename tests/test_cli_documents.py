@@ -308,7 +308,7 @@ def test_invalid_lines_are_skipped_or_returned(predict):
         raise ValueError("`glossary` must be short")
 
     status, error = predict(fail, "a\nb\nc\n", "--on-error", "skip")
-    assert (status, error) == (2, "keras-transformer: error: `glossary` must be short\n")
+    assert (status, error) == (2, "keras-transformer: error: `--glossary` must be short\n")
     _, error = predict(Translator(), SUBTITLES, "--long-texts", "truncate", suffix="srt")
     assert "`--long-texts` must be refuse or split for subtitles" in error
     _, error = predict(Strict(), SUBTITLES, "--on-error", "skip", suffix="srt")
@@ -408,7 +408,7 @@ def test_the_options_for_tags_and_glossaries_are_passed_to_the_translator(predic
     predict(Recorder(), "a\n", *tags, "--placeholder-pattern", "a")
     assert calls.pop()[1]["placeholders"] == [*markup.DEFAULT_PLACEHOLDERS, re.compile("a")]
     for options, message in (
-        ((*tags, "--placeholders", "xml"), "`placeholders` must be a list of names in"),
+        ((*tags, "--placeholders", "xml"), "`--placeholders` must be a list of names in"),
         ((*tags, "--placeholder-pattern", "("), "`--placeholder-pattern` must be a regular expression"),
         (("--glossary", str(wrong)), "separated by a tab, in line 2. Received: 'perro'"),
         (("--glossary", str(glossary / "missing.tsv")), "missing.tsv"),

@@ -1,11 +1,20 @@
 """Errors on the command line name options instead of Python arguments."""
 
+import argparse
+import ast
+import pathlib
 import pickle
+import re
+import tarfile
 
 import pytest
 
+import keras_transformer as kt
+import keras_transformer_options
+import keras_transformer_serving as serving
 from keras_transformer_cli import commands, output
 from keras_transformer_options.arguments import ArgumentError, Message, renamed
+from tests.test_saved_files import FOLDER
 
 GOOD, BAD = "hola\thello\nadiós\tbye\n" * 20, "one\ttwo\nthree\n"
 
@@ -167,3 +176,106 @@ def test_errors_name_the_arguments_of_the_caller():
 def test_pickled_errors_keep_their_message():
     error = pickle.loads(pickle.dumps(ArgumentError("{heads} must be even", heads=3)))
     assert output.error_text(error, {"heads": "--heads"}) == "`--heads` must be even. Received: --heads 3"
+
+
+PACKAGES = [pathlib.Path(module.__file__).parent for module in (kt, keras_transformer_options, serving)]
+ADVICE = re.compile(r"(?:\bor|\bunless|\bpass|\buse|\bset|\bwith) (\w+=(?:'\w+'|True|False))")
+# In errors that no command shows.
+OF_PYTHON = {
+    *(
+        "from_logits=False",
+        "jit_compile=True",
+        "overwrite=True",
+        "pooler=False",
+        "precision='float32'",
+        "resize=True",
+    ),
+    *("resume=True", "single_word=False", "single_word=True", "stateful=True"),
+}
+
+
+def strings_of(package):
+    """Yield the strings of a package that are not docstrings."""
+    for path in package.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if not (ADVICE.search(source) or re.search(r"[\"']\w+=('|True|False)", source)):
+            continue
+        tree = ast.parse(source)
+        statements = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+        docstrings = {node for node in statements if isinstance(node, ast.Constant)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+                yield node.value
+
+
+def test_all_that_errors_advise_is_known_to_the_command_line():
+    strings = "\n".join(string for package in PACKAGES for string in strings_of(package))
+    assert {*ADVICE.findall(strings)} == OF_PYTHON | {advice for advice in output._ADVICE if "=" in advice}
+
+
+def commands_of(parser, names=()):
+    """Yield the names and the parser of each command."""
+    subcommands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in subcommands:
+        for name, command in action.choices.items():
+            yield from commands_of(command, (*names, name))
+    if not subcommands:
+        yield names, parser
+
+
+@pytest.mark.parametrize("advice", output._ADVICE)
+def test_commands_advise_only_their_own_options(advice):
+    program = commands.parser(None, ["train"])
+    advised = 0
+    for names, command in commands_of(program):
+        options = output.options_of(program, names)
+        for error in (ValueError, ArgumentError):
+            # As errors of rows, and as the reason of a malformed line.
+            text = error(f"`texts` must be short, or {advice}, and long. Received: it, or {advice}")
+            shown = output.error_text(text, options)
+            assert advice not in shown
+            known = {flag for action in command._actions for flag in action.option_strings}
+            assert {*re.findall(r"--[\w-]+", shown)} <= known, names
+            assert re.sub(r", or (their rate as )?--[\w-]+( \w+)?", "", shown) == (
+                "`texts` must be short, and long. Received: it"
+            )
+            advised += shown.count("--")
+    assert (advised > 0) == (advice != "long_texts='window'")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("`of` must be a or b. Received: 'c'", "`--of` must be a or b. Received: 'c'"),
+        ("`of` must be positive. Received: of=-1", "`--of` must be positive. Received: --of -1"),
+        ("`texts` must be short. Received: `of`, of=1", "`texts` must be short. Received: `of`, of=1"),
+    ],
+)
+def test_errors_of_pipelines_name_options(text, expected):
+    assert output.error_text(ValueError(text), {"of": "--of"}) == expected
+
+
+LONG = {
+    "Embedding": [["a b c " * 50]],
+    "FillMask": [["a [MASK] " * 50]],
+    "QuestionAnswering": [["a"], ["a b c " * 50]],
+    "TextGeneration": [["a b c " * 50]],
+    "TextToText": [["a b c " * 50]],
+    "TokenClassification": [["a b c " * 50]],
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_texts_of_exports_advise_options(name, tmp_path, capsys):
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    line = "\t".join(column[0] for column in LONG[name])
+    arguments = ["predict", str(tmp_path / "export"), line]
+    assert commands.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"must have at most \d+ tokens each", error)
+    assert "=" not in error
+    assert ("--long-texts split" in error) == (name == "TextToText")
+    assert commands.main([*arguments, "--on-error", "return"]) == 0
+    assert "=" not in capsys.readouterr().out
+    assert commands.main([*arguments, "--long-texts", "truncate"]) == 0

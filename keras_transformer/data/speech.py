@@ -31,7 +31,7 @@ from keras_transformer_serving.audio import checked_audio, read_wav
 Audio = str | os.PathLike[str] | np.ndarray
 
 _UNITS = 100  # in a second of audio: lengths of batches are multiples of eight of them
-_RATE = "; to train at their rate, pass it as `sample_rate` (--sample-rate)"
+_RATE = ", or their rate as `sample_rate`"
 _LOGGER = logging.getLogger("keras_transformer")
 
 

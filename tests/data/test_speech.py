@@ -46,7 +46,7 @@ def test_messy_tables_have_one_error_and_are_skipped_by_line(tmp_path, caplog):
         "missing.wav": (None, "No such file or directory: "),
         "rate.wav": (
             wav(AUDIO[0], rate=8000),
-            "; to train at their rate, pass it as `sample_rate` (--sample-rate)",
+            ", or their rate as `sample_rate`",
         ),
         "stereo.wav": (
             wav(np.repeat(AUDIO[0], 2), channels=2),

@@ -43,8 +43,7 @@ def read_wav(source: str | os.PathLike[str] | bytes, sample_rate: int, resample:
         raise _error(f"`audio` must have one channel. Received: {channels} channels in {name}")
     if rate != sample_rate and not resample:
         raise _error(
-            f"`audio` must have {sample_rate} samples a second, unless resample=True (--resample). "
-            f"Received: {rate} in {name}"
+            f"`audio` must have {sample_rate} samples a second, or resample=True. Received: {rate} in {name}"
         )
     content = content[: len(content) // width * width]
     if not content:

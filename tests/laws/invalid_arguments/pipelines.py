@@ -271,7 +271,7 @@ invalid(
     must("be 'raise' or 'return'", errors="skip"),
     (
         {"audio": wav(SAMPLES, rate=8000)},
-        "`audio` must have 16000 samples a second, unless resample=True (--resample). Received: 8000 in ",
+        "`audio` must have 16000 samples a second, or resample=True. Received: 8000 in ",
     ),
     ({"audio": wav(SAMPLES, channels=2)}, "`audio` must have one channel. Received: 2 channels in "),
     ({"audio": b""}, "`audio` must be a WAV file of integer samples. Received: 0 bytes, an incomplete file"),
