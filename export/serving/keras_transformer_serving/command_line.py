@@ -236,16 +236,17 @@ async def _serve(options: argparse.Namespace) -> None:
         serving = asyncio.create_task(server.serve(sockets))
         started = asyncio.create_task(state.started.wait())
         await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
+        without = {name: model for name, model in state.models.items() if model.current is None}
+        if len(without) < len(state.models):  # a package that one model lacks does not stop the others
+            without = {name: model for name, model in without.items() if not model.lacks_package}
         errors = [
             version.error or "no versions"
-            for model in state.models.values()
-            if model.current is None
+            for model in without.values()
             for version in model.versions.values()
         ]
         missing = [
             f"{name}={model.source}{'' if os.path.isdir(str(model.source)) else ', which is not a folder'}"
-            for name, model in state.models.items()
-            if model.current is None
+            for name, model in without.items()
         ]
         if missing and not server.should_exit:
             server.should_exit = True

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import pytest
 from served_exports import call, json_call, started, write_export
@@ -211,15 +212,15 @@ def test_a_server_without_a_version_is_not_ready(versions):
 
 
 @contextlib.contextmanager
-def served(*arguments):
-    """Run the command; yield the process, its port and its first lines."""
+def served(*arguments, path=()):
+    """Run the command, with folders before Python's path; yield the process, its port and its first line."""
     code = "from keras_transformer_serving.command_line import main; raise SystemExit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments), "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*path, *sys.path]))},
     )
     try:
         first = process.stdout.readline().strip()
@@ -229,6 +230,26 @@ def served(*arguments):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_model_that_lacks_a_package_does_not_stop_the_others(versions, small, tmp_path):
+    """A package that only one export needs, such as `tokenizers` for BERT's."""
+    bert = write_export(small, tmp_path / "bert", "classifier", tokenizer_class="WordPieceTokenizer")
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "tokenizers.py").write_text("raise ImportError('none')")
+    with served(versions.folder, bert, "--poll-seconds", "0", path=[tmp_path / "stub"]) as (_, port, _):
+        assert ask(port)[0] == 200
+        status, answer = ask(port, path="/v1/models/bert:predict")
+        assert status == 503
+        assert (
+            "`bert` was not loaded: ImportError: This export's tokenizer needs `tokenizers`"
+            in answer["error"]
+        )
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready") as ready:
+            assert ready.status == 200
+    message = r"`folders` must be exports.* needs `tokenizers`"
+    with pytest.raises(AssertionError, match=message), served(bert, path=[tmp_path / "stub"]):
+        pass
 
 
 def test_closed_streams_are_opened(monkeypatch, tmp_path):

@@ -59,10 +59,10 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """True if every model is loaded and requests are answered."""
-        models = self.models.values()
-        loaded = self.started.is_set() and all(model.current for model in models)
-        return loaded and not (self.stopping or self.draining)
+        """True if every model is loaded, but those that lack a package, and requests are answered."""
+        expected = [model for model in self.models.values() if not model.lacks_package]
+        loaded = self.started.is_set() and all(model.current for model in expected)
+        return loaded and bool(expected or not self.models) and not (self.stopping or self.draining)
 
     @property
     def active(self) -> int:

@@ -64,6 +64,7 @@ class Version:
         number: the number of the version.
         state: "LOADING", "AVAILABLE", "UNLOADING" or "END".
         error: the reason why it was not loaded, or "".
+        lacks_package: whether it was not loaded because a package is not installed.
         loaded: the version in memory, from AVAILABLE to UNLOADING.
         batcher: its queue.
         active: the number of its requests.
@@ -73,6 +74,7 @@ class Version:
     number: int
     state: str = "LOADING"
     error: str = ""
+    lacks_package: bool = False
     loaded: Loaded | None = None
     batcher: Batcher | None = None
     active: int = 0
@@ -181,6 +183,11 @@ class ServedModel:
         self.current: Version | None = None
         self._limits, self._metrics, self._loader = limits, metrics, loader
 
+    @property
+    def lacks_package(self) -> bool:
+        """True if no version is served, and one would be with a package that is not installed."""
+        return self.current is None and any(version.lacks_package for version in self.versions.values())
+
     @contextlib.contextmanager
     def use(
         self, number: int | None = None, label: str | None = None
@@ -205,7 +212,9 @@ class ServedModel:
         else:
             version = self._weighted(self._weights, label == CANARY)
         if version is None and number is None:
-            raise RequestError(503, f"`{self.name}` is not loaded yet", 1)
+            errors = [each.error for each in self.versions.values() if each.lacks_package]
+            reason = f"was not loaded: {errors[0]}" if errors else "is not loaded yet"
+            raise RequestError(503, f"`{self.name}` {reason}", 1)
         if version is None or version.loaded is None or version.batcher is None:
             numbers = [str(other.number) for other in self.versions.values() if other.loaded is not None]
             raise RequestError(
@@ -275,6 +284,7 @@ class ServedModel:
             loaded = version.loaded = await asyncio.to_thread(self._loader, folder)
         except Exception as error:  # of a damaged file, any
             version.state, version.error = "END", f"{type(error).__name__}: {error}"
+            version.lacks_package = isinstance(error, ImportError)
             LOG.error("%s version %d was not loaded: %s", self.name, number, version.error)
             return None
         version.batcher = Batcher(
