@@ -622,7 +622,7 @@ def test_predict_reads_arguments_files_and_standard_input(monkeypatch, tmp_path,
     assert commands.main(list(map(str, arguments))) == 0
     assert json.loads((tmp_path / "out").read_text()) == {
         "input": "who\tAda said",
-        "answer": {"text": "Ada", "start": 0, "end": 3, "probability": 0.5},
+        "answer": {"text": "Ada", "start": 0, "end": 3, "probability": 0.5, "no_answer_score": None},
     }
     check_error(capsys, arguments, "--output", "exists")
     check_error(capsys, ["predict", "x", "who"], "2 texts, separated by tabs", "'who'")

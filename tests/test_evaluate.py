@@ -1,6 +1,7 @@
 """`recipes.evaluate`: metrics of pipelines that do not generate, on files."""
 
 import json
+import pathlib
 import tarfile
 import types
 
@@ -10,6 +11,7 @@ import pytest
 
 import keras_transformer_serving as serving
 from keras_transformer import pipelines, recipes
+from keras_transformer.recipes import scores
 from keras_transformer_cli import commands
 from keras_transformer_options.arguments import ArgumentError
 from tests.audio import RATE, wav
@@ -138,6 +140,55 @@ def test_questions_have_exact_match_and_f1_of_words(tmp_path):
     # Articles, case and punctuation do not count; of "two dogs" precision is 1/2, recall 1.
     expected = {"exact_match": 1 / 3, "f1": (1 + 2 / 3 + 0) / 3}
     assert recipes.evaluate(answerer, [path]) == pytest.approx(expected)
+
+
+def test_questions_without_an_answer_have_the_best_thresholds():
+    references = [["a b"], [], ["c"], [], ["d"]]
+    best, no_answer = ["a", "x", "c", "y", "e"], [0.5, 2.0, -1.0, -0.5, 1.0]
+    found = scores.thresholds(references, best, no_answer)
+    by_threshold = {
+        threshold: scores.spans(
+            references,
+            ["" if score > threshold else text for text, score in zip(best, no_answer, strict=True)],
+        )
+        for threshold in (-2.0, *no_answer)
+    }
+    for name in ("exact_match", "f1"):
+        values = {threshold: metrics[name] for threshold, metrics in by_threshold.items()}
+        assert found[f"best_{name}"] == pytest.approx(max(values.values()))
+        assert values[found[f"best_{name}_threshold"]] == found[f"best_{name}"]
+    never = scores.thresholds([[], []], ["x", "y"], [3.0, 4.0])
+    assert (never["best_f1"], never["best_f1_threshold"]) == (1, 2)
+
+
+def test_questions_without_an_answer_are_evaluated_with_and_without_the_threshold(tmp_path):
+    path = squad(tmp_path / "questions.json", ["one", "two", "owl"])
+    content = json.loads(pathlib.Path(path).read_text())
+    content["data"][0]["paragraphs"][0]["qas"][1] |= {"answers": [], "is_impossible": True}
+    pathlib.Path(path).write_text(json.dumps(content))
+    spans = [serving.pipelines.question_answering.Span(text, 0, 3, 0.5, score) for text, score in (
+        ("one", -3.0), ("one", 2.0), ("owl", 1.0),
+    )]  # fmt: skip
+    answerer = fake("QuestionAnswering", lambda q, _: spans, no_answer_threshold=0.0)
+    metrics = recipes.evaluate(answerer, [path])
+    assert metrics == pytest.approx(
+        {
+            "exact_match": 2 / 3,
+            "f1": 2 / 3,
+            "has_answer_exact_match": 1 / 2,
+            "has_answer_f1": 1 / 2,
+            "no_answer_exact_match": 1,
+            "no_answer_f1": 1,
+            "best_exact_match": 1,
+            "best_exact_match_threshold": 1,
+            "best_f1": 1,
+            "best_f1_threshold": 1,
+        }
+    )
+    assert answerer.options["no_answer_threshold"] > 1e30
+    always = recipes.evaluate(fake("QuestionAnswering", lambda q, _: spans), [path])
+    assert always["no_answer_f1"] == 0
+    assert "best_f1" not in always
 
 
 def test_rerankers_have_the_mean_reciprocal_rank(tmp_path):

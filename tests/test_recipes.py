@@ -644,7 +644,14 @@ def test_metrics_equal_the_reference_libraries(sentence_pairs):
         "entity_f1": pytest.approx(2 / 3),
     }
     spans = scores.spans([["the Ada Lovelace"], [], ["x"]], ["Lovelace, Ada", "", ""])
-    assert spans == {"exact_match": pytest.approx(1 / 3), "f1": pytest.approx(2 / 3)}
+    assert spans == {
+        "exact_match": pytest.approx(1 / 3),
+        "f1": pytest.approx(2 / 3),
+        "has_answer_exact_match": 0.0,
+        "has_answer_f1": pytest.approx(1 / 2),
+        "no_answer_exact_match": 1.0,
+        "no_answer_f1": 1.0,
+    }
     targets = [target for _, target in sentence_pairs]
     answers = [*targets[:-2], "no", "it rains"]
     evaluated = pipelines.evaluate(lambda texts: answers[: len(texts)], sentence_pairs, num_bootstrap=50)

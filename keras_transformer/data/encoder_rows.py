@@ -148,13 +148,17 @@ def tokenized_words(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Wor
     return [[word for word in words if word.ids] for words in rows]
 
 
-def windows(length: int, size: int) -> list[tuple[int, int]]:
+def windows(length: int, size: int, doc_stride: int | None = None) -> list[tuple[int, int]]:
     """Return (start, end) of each window of a text, as in pipelines with `long_texts="window"`.
 
     Args:
         length: the number of ids of a text.
-        size: the maximum number of ids in a window; windows overlap by half of it.
+        size: the maximum number of ids in a window.
+        doc_stride: the number of ids by which windows overlap; by default half, the last one more.
     """
-    last, stride = max(length - size, 0), max(size - size // 2, 1)
-    starts = (min(number * stride, last) for number in range(1 + -(-last // stride)))
-    return [(start, start + min(length, size)) for start in starts]
+    overlap = size // 2 if doc_stride is None else min(doc_stride, size - 1)
+    last, stride = max(length - size, 0), max(size - overlap, 1)
+    starts = (number * stride for number in range(1 + -(-last // stride)))
+    if doc_stride is None:
+        starts = (min(start, last) for start in starts)
+    return [(start, min(start + size, length)) for start in starts]

@@ -23,7 +23,7 @@ from keras_transformer.data.epochs import Shard
 from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.tokenized_texts import Tokenizer, token_lists
-from keras_transformer_options.arguments import ArgumentError, is_integer
+from keras_transformer_options.arguments import ArgumentError, check_positive_integer, is_integer
 from keras_transformer_serving.text.base import Word
 
 _SMALLEST_WINDOW = 2
@@ -42,6 +42,7 @@ def questions(
     batch_size: int = 32,
     *,
     max_length: int = 384,
+    doc_stride: int | None = None,
     length_buckets: int | Sequence[int] = 4,
     shuffle: bool = True,
     seed: int = 0,
@@ -51,9 +52,9 @@ def questions(
     """Make batches to train an encoder such as BERT for extractive question answering.
 
     The inputs equal those of `pipelines.QuestionAnswering` with `long_texts="window"`: a context that is too long
-    becomes several rows, which overlap by half. The labels are the positions of the first and the last token of the
-    answer's words, as the pipeline answers with complete words. In rows that do not contain the complete answer, and
-    for questions without an answer, both are 0, the position of the start id.
+    becomes several rows, which overlap by half or by `doc_stride`. The labels are the positions of the first and the
+    last token of the answer's words, as the pipeline answers with complete words. In rows that do not contain the
+    complete answer, and for questions without an answer, both are 0, the position of the start id.
 
     Args:
         questions: the questions, see `read_squad`.
@@ -64,6 +65,7 @@ def questions(
         max_length: the maximum length of a row, including special ids: at most the model's. Questions that leave no
             space for their context are dropped with a warning of the logger "keras_transformer"; another warning gives
             the number of answers that no window contains.
+        doc_stride: the number of tokens by which windows overlap, as in `pipelines.QuestionAnswering`.
         length_buckets: the maximum number of lengths of batches, chosen to minimize padding; or the lengths, the last
             of which limits rows as `max_length` does.
         shuffle: whether to reshuffle in each epoch. Otherwise rows keep their order within each length.
@@ -93,6 +95,8 @@ def questions(
     References:
         Devlin et al., "BERT" (2019), sections 4.2 and 4.3.
     """
+    if doc_stride is not None:
+        check_positive_integer(doc_stride=doc_stride)
     shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
 
     def to_arrays(chunks: Iterator[list[_Example]]) -> Iterator[Chunk]:
@@ -115,7 +119,7 @@ def questions(
                     continue
                 span = tokenized_context.tokens_of(answer)
                 before = len(asked) + 1 + pair_separators(tokenizer)
-                spans = windows(len(tokenized_context.ids), window)
+                spans = windows(len(tokenized_context.ids), window, doc_stride)
                 inside = [span is not None and start <= span[0] and span[1] < end for start, end in spans]
                 for (start, end), reachable in zip(spans, inside, strict=True):
                     rows.append(EncoderRow.of(tokenizer, asked, tokenized_context.ids[start:end]))
@@ -135,7 +139,8 @@ def questions(
     return encoder_batches(
         _examples(questions, contexts, answers),
         to_arrays,
-        "questions, words without punctuation",  # files in `cache_dir` of earlier versions have other ids
+        # Files in `cache_dir` of earlier versions have other ids.
+        f"questions, words without punctuation, doc_stride={doc_stride}",
         tokenizer,
         shapes,
         shuffle=shuffle,

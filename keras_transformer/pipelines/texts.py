@@ -233,7 +233,9 @@ class TextPipeline(ForwardPipeline, TextTask):
         truncate: bool = False,
         **first: tf.RaggedTensor,
     ) -> Windows:
-        """Split ids into windows that fit the model and overlap by half, truncate them, or add errors for long texts.
+        """Split ids into windows that fit the model, truncate them, or add errors for long texts.
+
+        Windows overlap by half, the last one more; or by `doc_stride`, and the last is shorter.
 
         Args:
             ids: the ids of the texts, ragged (B, None).
@@ -263,15 +265,20 @@ class TextPipeline(ForwardPipeline, TextTask):
         accepted = error == ""
         lengths, max_ids = tf.where(accepted, lengths, 0), tf.where(accepted, max_ids, 0)
         last_start = tf.maximum(lengths - max_ids, 0)
-        stride = tf.maximum(max_ids - max_ids // 2, 1)
+        doc_stride = getattr(self, "doc_stride", None)
+        overlap = max_ids // 2 if doc_stride is None else tf.minimum(doc_stride, max_ids - 1)
+        stride = tf.maximum(max_ids - overlap, 1)
         count = 1 + (last_start + stride - 1) // stride
         owner = tf.repeat(tf.range(tf.size(count)), count)
         number = tf.ragged.range(count).values
-        start = tf.minimum(number * tf.gather(stride, owner), tf.gather(last_start, owner))
+        start = number * tf.gather(stride, owner)
+        if doc_stride is None:
+            start = tf.minimum(start, tf.gather(last_start, owner))
+        size = tf.minimum(tf.gather(max_ids, owner), tf.gather(lengths, owner) - start)
         if self.truncation_side == LEFT:
             start += tf.gather(tf.where(accepted, all_lengths - lengths, 0), owner)
         begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), owner) + start
-        places = tf.ragged.range(begin, begin + tf.gather(tf.minimum(lengths, max_ids), owner))
+        places = tf.ragged.range(begin, begin + size)
         return Windows(
             places.with_values(tf.gather(ids.values, places.values)),
             owner,

@@ -11,10 +11,14 @@ from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
 from keras_transformer_options.tasks import AnswerOptions
+from keras_transformer_serving.pipelines.question_answering import ALWAYS_ANSWER
 
 
 class Answer(AnswerOptions, Recipe):
-    """Train a model to find the answers to questions in a context, on files in SQuAD's format.
+    """Train a model to find the answers to questions in a context, on files in the format of SQuAD 1.1 or 2.0.
+
+    If questions for training are without an answer, the pipeline has `no_answer_threshold=0.0`: it answers with ""
+    where no answer is more probable than the best span. The metrics of such questions have the best threshold.
 
     Examples are `data.Question`s.
 
@@ -48,7 +52,10 @@ class Answer(AnswerOptions, Recipe):
             tokenizer = self.new_tokenizer([*contexts, *(question.question for question in train)])
             encoder = new_encoder(self, tokenizer)
         model = models.SpanClassifier(encoder, dtype=self.precision)
-        return pipelines.QuestionAnswering(model, tokenizer, long_texts="window")
+        threshold = None if all(question.answers for question in train) else 0.0
+        return pipelines.QuestionAnswering(
+            model, tokenizer, long_texts="window", no_answer_threshold=threshold
+        )
 
     def batches(self, examples: Sequence[Any], pipeline: Any, shuffle: bool) -> Any:
         """Return batches of questions and windows of contexts, with the positions of the answers."""
@@ -67,11 +74,22 @@ class Answer(AnswerOptions, Recipe):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
 
     def evaluate(self, pipeline: Any, examples: Sequence[Any]) -> dict[str, Any]:
-        """Return exact match, F1 of words, and examples."""
-        answers = pipeline(
-            [example.question for example in examples], [example.context for example in examples]
+        """Return exact match, F1 of words, and examples; of questions without an answer also SQuAD 2.0's metrics."""
+        questions, contexts = (
+            [getattr(example, name) for example in examples] for name in ("question", "context")
         )
-        texts = [answer.text for answer in answers]
+        references = [example.answers for example in examples]
+        threshold = None if all(references) else pipeline.config.get("no_answer_threshold")
+        if threshold is None:
+            texts = [answer.text for answer in pipeline(questions, contexts)]
+            metrics = scores.spans(references, texts)
+        else:
+            # The best answer to each question, also where the score of no answer is above the threshold.
+            answers = pipeline(questions, contexts, no_answer_threshold=ALWAYS_ANSWER)
+            no_answer = [answer.no_answer_score for answer in answers]
+            best = [answer.text for answer in answers]
+            texts = ["" if score > threshold else text for score, text in zip(no_answer, best, strict=True)]
+            metrics = {**scores.spans(references, texts), **scores.thresholds(references, best, no_answer)}
         rows = [
             {
                 "input": f"{example.question}  —  {example.context}",
@@ -80,5 +98,4 @@ class Answer(AnswerOptions, Recipe):
             }
             for example, text in zip(examples, texts, strict=True)
         ]
-        metrics = scores.spans([example.answers for example in examples], texts)
         return {**metrics, "num_examples": len(texts), "examples": scores.wrong_first(rows)}

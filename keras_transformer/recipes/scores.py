@@ -141,15 +141,62 @@ def entities(references: Sequence[Sequence[str]], answers: Sequence[Sequence[str
 def spans(references: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[str, float]:
     """Return SQuAD's exact match and F1 of words: the best over the references of each question, then the mean.
 
+    A question without references has no answer, and "" is right. If there are such questions, the means are also
+    returned over them and over the others: "no_answer_f1", "has_answer_f1", and so on.
+
     References:
-        Rajpurkar et al., "SQuAD" (2016), section 6.1. A question without references is unanswerable; its answer is "".
+        Rajpurkar et al., "SQuAD" (2016), section 6.1; "Know What You Don't Know: Unanswerable Questions for SQuAD"
+        (2018), section 5.
     """
+    exact, overlap = _span_scores(references, answers)
+    has_answer = np.array([bool(accepted) for accepted in references])
+    groups = {"": slice(None)}
+    if not has_answer.all():
+        groups |= {"has_answer_": has_answer, "no_answer_": ~has_answer}
+    return {
+        prefix + name: float(values[group].mean())
+        for prefix, group in groups.items()
+        for name, values in (("exact_match", exact), ("f1", overlap))
+        if len(values[group])
+    }
+
+
+def thresholds(
+    references: Sequence[Sequence[str]], answers: Sequence[str], no_answer_scores: Sequence[float]
+) -> dict[str, float]:
+    """Return the best exact match and F1 of words that a threshold of no answer gives, and the threshold of each.
+
+    Args:
+        references: the accepted answers to each question; none for a question without an answer.
+        answers: the best answer to each, not "".
+        no_answer_scores: for each question, the score above which the threshold makes its answer "".
+
+    References:
+        The evaluation script of SQuAD 2.0, `find_best_thresh`.
+    """
+    has_answer = np.array([bool(accepted) for accepted in references])
+    ranked = np.argsort(no_answer_scores, kind="stable")
+    found = {}
+    for name, values in zip(("exact_match", "f1"), _span_scores(references, answers), strict=True):
+        # From no answer to every question, each answer gains its score, or loses a question without an answer.
+        gains = np.where(has_answer, values, -1.0)[ranked]
+        totals = (~has_answer).sum() + np.cumsum([0.0, *gains])
+        best = int(totals.argmax())
+        threshold = no_answer_scores[ranked[best - 1]] if best else min(no_answer_scores) - 1
+        found |= {f"best_{name}": totals[best] / len(answers), f"best_{name}_threshold": float(threshold)}
+    return found
+
+
+def _span_scores(
+    references: Sequence[Sequence[str]], answers: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact match and the F1 of words of each answer."""
     exact, overlap = [], []
     for accepted, answer in zip(references, answers, strict=True):
         words, texts = normalized(answer), [normalized(text) for text in accepted] or [[]]
         exact.append(float(words in texts))
         overlap.append(max(_word_f1(text, words) for text in texts))
-    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlap))}
+    return np.array(exact), np.array(overlap)
 
 
 def normalized(text: str) -> list[str]:

@@ -107,6 +107,11 @@ def test_questions_have_the_ids_and_the_labels_of_the_pipeline():
     starts = [start for _, start in answers]
     assert found["start"].numpy().tolist() == starts
     assert (labels[:, 0] <= labels[:, 1]).all()
+    answerer.doc_stride = 3
+    options = {**ONE_LENGTH, "doc_stride": 3}
+    overlapping, _ = in_order(data.questions(QUESTIONS, CONTEXTS, answers, TOKENIZER, **options))
+    batch = answerer.preprocess(tf.constant(QUESTIONS), tf.constant(CONTEXTS))
+    assert_pipelines_inputs(overlapping, batch)
     without, nothing = in_order(data.questions(QUESTIONS, CONTEXTS, [None] * 5, TOKENIZER, **ONE_LENGTH))
     np.testing.assert_array_equal(without["token_ids"], inputs["token_ids"])
     assert not nothing.any()

@@ -293,9 +293,11 @@ OF_TEXTS = {
     ),
     "token": row(lambda: tag(**WINDOW), LONGER, invalid=INVALID_BYTES),
     "token, WordPiece": row(lambda: tag(word_pieces()), [*TEXTS[:3], *LINES]),
-    "span": row(lambda: answer(max_answer_tokens=2), *QUESTIONS),
+    "span": row(lambda: answer(max_answer_tokens=2, no_answer_threshold=-2.0), *QUESTIONS),
     "span, RoBERTa": row(lambda: answer(roberta_tokenizer(), 1, max_answer_tokens=2), *QUESTIONS),
-    "span, window": row(lambda: answer(**WINDOW), ["a", "b", "ab"], [LONGER[-2], LONG, f"{LONG} {LONG} x"]),
+    "span, window": row(
+        lambda: answer(**WINDOW, doc_stride=3), ["a", "b", "ab"], [LONGER[-2], LONG, f"{LONG} {LONG} x"]
+    ),
     "fill": row(lambda: fill_mask(word_pieces(), top=3), MASKED, invalid=["[MASK] " * 50]),
     "fill, BPE": row(lambda: fill_mask(masking_byte_pairs(), mask="<mask>"), ["a <mask> b", "<mask>"]),
     "fill, RoBERTa": row(

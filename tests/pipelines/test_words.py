@@ -145,6 +145,32 @@ def test_answers_equal_transformers(folder):
         assert [answer.text for answer in answers] == texts
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("doc_stride", [5, 20])
+@pytest.mark.parametrize("name", ["BertChinese", "Roberta"])
+def test_answers_to_long_contexts_and_no_answers_equal_transformers(name, doc_stride):
+    (folder,) = (folder for folder in ANSWERERS if folder.name == f"{name}ForQuestionAnswering")
+    rows = json.loads((folder / "long_contexts.json").read_text())
+    settings = {"max_length": 48, "max_answer_tokens": 6, "long_texts": "window"}
+    pipeline = pipelines.from_hugging_face(folder, **settings, doc_stride=doc_stride, no_answer_threshold=0.0)
+    served = pipeline.served()
+    for no_answer in (True, False):
+        of_option = [row for row in rows if row[2] == doc_stride and row[3] == no_answer]
+        questions, contexts = ([row[place] for row in of_option] for place in (0, 1))
+        option = {} if no_answer else {"no_answer_threshold": 1e6}
+        for answerer in (pipeline, served):
+            answers = answerer(questions, contexts, **option)
+            assert [list(answer[:3]) for answer in answers] == [row[4:7] for row in of_option]
+            scores = [answer.probability for answer in answers]
+            np.testing.assert_allclose(scores, [row[7] for row in of_option], rtol=1e-4)
+            assert [answer.no_answer_score > 0 for answer in answers if no_answer] == [
+                row[4] == "" for row in of_option if no_answer
+            ]
+        texts = [tf.constant(questions), tf.constant(contexts), *map(tf.constant, option.values())]
+        signature = pipeline.serve(*texts)
+        assert [each.decode() for each in signature["answer"].numpy()] == [row[4] for row in of_option]
+
+
 @pytest.mark.parametrize("folder", TAGGERS, ids=lambda folder: folder.name)
 def test_training_data_has_the_ids_of_words_that_are_split(folder):
     pipeline, expected = read(folder)

@@ -9,7 +9,7 @@ export type { Classes, ClassificationOptions, Label } from "./pipelines/classifi
 export type { EmbeddingOptions } from "./pipelines/embedding.js";
 export type { MaskPrediction } from "./pipelines/fill-mask.js";
 export type { GenerateOptions, StreamOptions } from "./pipelines/generating.js";
-export type { Span } from "./pipelines/question-answering.js";
+export type { QuestionOptions, Span } from "./pipelines/question-answering.js";
 export type { RankOptions, RankedText } from "./pipelines/reranking.js";
 export type { CallOptions } from "./pipelines/texts.js";
 export type { TaggedWord } from "./pipelines/token-classification.js";

@@ -332,6 +332,13 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
             *calls(["a", "b", "x"], [laws.LONG, f"👍 {laws.LONG} {laws.LONG} x", "  "]),
         ],
     ),
+    "questions, no answer": (
+        lambda: laws.answer(long_texts="window", doc_stride=5, no_answer_threshold=-1.0),
+        [
+            *calls(*laws.QUESTIONS),
+            *calls(["a", "b"], [laws.LONG, f"👍 {laws.LONG} {laws.LONG} x"], no_answer_threshold=-4.5),
+        ],
+    ),
     "fill": (
         lambda: laws.fill_mask(laws.word_pieces(), top=3),
         calls([*laws.MASKED, "no mask", "[MASK] " * 50]),

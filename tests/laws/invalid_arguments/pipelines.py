@@ -181,6 +181,22 @@ invalid(
     name="TextGeneration call",
 )
 invalid(
+    lambda **options: pipelines.QuestionAnswering(spans(), TOKENIZER, **options),
+    {},
+    *[must("be a finite number or None", no_answer_threshold=each) for each in ("0", True, float("nan"))],
+    *[must("be a positive integer", doc_stride=each) for each in (0, 1.5)],
+    name="QuestionAnswering",
+)
+invalid(
+    lambda setting=None, **options: pipelines.QuestionAnswering(
+        spans(), TOKENIZER, no_answer_threshold=setting
+    )("a", "b", **options),
+    {},
+    must("be None for a pipeline without this setting, which always answers", no_answer_threshold=0.5),
+    must("be a number or None", no_answer_threshold="0"),
+    name="QuestionAnswering call without a threshold",
+)
+invalid(
     lambda **texts: pipelines.QuestionAnswering(spans(), TOKENIZER)(**texts),
     {"question": ["a", "b"]},
     ({"context": ["c"]}, "`question` and `context` must have the same length. Received: 2 and 1"),

@@ -56,15 +56,16 @@ export abstract class TextPipeline<Answer, State = undefined> {
   }
 
   /** Convert a text or pair to windows of ids, and what `postprocess` needs. */
-  protected abstract preprocess(texts: readonly string[], truncate: boolean): [Windows, State];
+  protected abstract preprocess(texts: readonly string[], truncate: boolean, option?: number): [Windows, State];
 
   /** Convert the model's outputs for the windows of a text to its answer. */
   protected abstract postprocess(outputs: Outputs, windows: Windows, state: State): Answer;
 
-  /** Return the answers for lists of texts, by argument, or the answer for single strings. */
+  /** Return the answers for lists of texts, by argument, or the answer for single strings; `preprocess` takes an option. */
   protected async answers(
     texts: Record<string, string | readonly string[]>,
     { batchSize = 32, errors = "raise", truncate = false }: CallOptions = {},
+    option?: number,
   ): Promise<any> {
     checkPositiveInteger("batchSize", batchSize);
     const rowErrors = new RowErrors(errors);
@@ -85,7 +86,7 @@ export abstract class TextPipeline<Answer, State = undefined> {
     for (let begin = 0; begin < order.length; begin += batchSize) {
       const rows = order.slice(begin, begin + batchSize).sort((row, other) => row - other);
       const batch = rows.flatMap((row) => {
-        const pre = rowErrors.of(row, () => this.preprocess(columns.map((column) => column[row]), truncate));
+        const pre = rowErrors.of(row, () => this.preprocess(columns.map((column) => column[row]), truncate, option));
         return pre ? [{ row, windows: pre[0], state: pre[1] }] : [];
       });
       if (batch.length === 0) continue;
@@ -144,7 +145,11 @@ export abstract class TextPipeline<Answer, State = undefined> {
     return feeds;
   }
 
-  /** Split ids into windows that fit the model and overlap by half, or truncate them to one. */
+  /**
+   * Split ids into windows that fit the model, or truncate them to one.
+   *
+   * Windows overlap by half, the last one more; or by the setting `doc_stride`, and the last is shorter.
+   */
   protected windows(
     ids: number[],
     name: string,
@@ -165,10 +170,12 @@ export abstract class TextPipeline<Answer, State = undefined> {
           `${hint}. Received: ${ids.length} tokens`,
       );
     }
-    const stride = Math.max(maxIds - Math.floor(maxIds / 2), 1);
+    const docStride: number | null = this.config.doc_stride ?? null;
+    const overlap = docStride === null ? Math.floor(maxIds / 2) : Math.min(docStride, maxIds - 1);
+    const stride = Math.max(maxIds - overlap, 1);
     const lastStart = Math.max(ids.length - maxIds, 0);
     const count = Math.ceil((lastStart + stride) / stride);
-    const starts = range(count).map((place) => Math.min(place * stride, lastStart));
+    const starts = range(count).map((place) => (docStride === null ? Math.min(place * stride, lastStart) : place * stride));
     return {
       ids: starts.map((start) => ids.slice(start, start + maxIds)),
       starts: starts.map((start) => start + offset),

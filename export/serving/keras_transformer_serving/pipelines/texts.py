@@ -98,6 +98,7 @@ class TextTask(Task, abc.ABC):
         convert: Callable[[Row, dict[str, Any]], Any] | None = None,
         errors: Errors = "raise",
         truncate: bool = False,
+        options: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return the answers for texts or pairs, or the answer to a single string.
 
@@ -107,6 +108,7 @@ class TextTask(Task, abc.ABC):
             convert: a function from the outputs of a row and the settings to its answer, by default `answer`.
             errors: "raise" the error of a text, or "return" it in place of its answer.
             truncate: whether to truncate texts that are too long; `preprocess` takes it as an argument.
+            options: values that all rows have after their texts, by name, after checking them.
 
         Raises:
             TypeError: if a text is not a string.
@@ -128,8 +130,10 @@ class TextTask(Task, abc.ABC):
             row_errors.accepted(len(columns[0])),
             key=lambda row: -sum(len(column[row]) for column in columns),
         )
-        options = {"truncate": True} if truncate else {}
-        rows = self.rows(columns, batch_size, order, row_errors, **options)
+        for value in (options or {}).values():
+            columns.append([value] * len(columns[0]))
+        truncation = {"truncate": True} if truncate else {}
+        rows = self.rows(columns, batch_size, order, row_errors, **truncation)
         config, convert = self.config, convert or self.answer
         answers = row_errors.merge({row: convert(outputs, config) for row, outputs in rows.items()})
         return answers[0] if all(isinstance(values, str) for values in texts.values()) else answers
@@ -150,7 +154,7 @@ class TextTask(Task, abc.ABC):
         """Return the outputs of each valid row, by index, computed in batches.
 
         Args:
-            columns: one or several lists of n texts.
+            columns: one or several lists of n texts, and of the values of options.
             batch_size: the number of rows in a batch.
             order: the indices of rows, with rows of similar length next to each other.
             errors: the errors of rows, to which the errors of these rows are added.
@@ -205,7 +209,7 @@ class TextPipeline(TextTask, Model):
 
     def rows(
         self,
-        columns: Sequence[Sequence[str]],
+        columns: Sequence[Sequence[Any]],
         batch_size: int,
         order: Sequence[int],
         errors: RowErrors,
@@ -257,7 +261,9 @@ class TextPipeline(TextTask, Model):
         ]
 
     def _windows(self, ids: list[int], name: str, truncate: Truncate = None, **first: list[int]) -> Windows:
-        """Split ids into windows that fit the model and overlap by half, or truncate them to one.
+        """Split ids into windows that fit the model, or truncate them to one.
+
+        Windows overlap by half, the last one more; or by the setting `doc_stride`, and the last is shorter.
 
         Args:
             ids: the ids of the text.
@@ -283,9 +289,13 @@ class TextPipeline(TextTask, Model):
                 f"{hint}. Received: {len(ids)} tokens",
                 "length",
             )
-        stride = max(max_ids - max_ids // 2, 1)
+        doc_stride = self.config.get("doc_stride")
+        overlap = max_ids // 2 if doc_stride is None else min(doc_stride, max_ids - 1)
+        stride = max(max_ids - overlap, 1)
         last_start = max(len(ids) - max_ids, 0)
-        starts = [min(start, last_start) for start in range(0, last_start + stride, stride)]
+        starts = [*range(0, last_start + stride, stride)]
+        if doc_stride is None:
+            starts = [min(start, last_start) for start in starts]
         return Windows(
             [ids[start : start + max_ids] for start in starts],
             [start + offset for start in starts],

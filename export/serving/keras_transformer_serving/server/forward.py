@@ -11,7 +11,7 @@ from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.classification import ArrayPipeline, forward
 from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.server.signatures import TRUNCATE, Signature, text_of
-from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row
+from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
 
 _WINDOWS = "windows"
 
@@ -41,7 +41,7 @@ def signatures(pipeline: Model) -> dict[str, Signature]:
         result[DEFAULT] = Signature(pipeline.row_inputs, outputs, steps)
     if isinstance(pipeline, TextPipeline):
         for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
-            steps = functools.partial(_answer_texts, pipeline, [tensor.name for tensor in tensors])
+            steps = functools.partial(_answer_texts, pipeline, tensors)
             result[name] = Signature(tensors, outputs, steps)
     return result
 
@@ -70,8 +70,11 @@ def _answer_arrays(pipeline: ArrayPipeline, row: Row, index: int) -> Steps[Row]:
     return {**outputs, ERROR: ""}
 
 
-def _answer_texts(pipeline: TextPipeline, names: Sequence[str], row: Row, index: int) -> Steps[Row]:
-    windows, state = pipeline.preprocess(*(text_of(row, name) for name in names), truncate=row.get(TRUNCATE))
+def _answer_texts(pipeline: TextPipeline, tensors: Sequence[Tensor], row: Row, index: int) -> Steps[Row]:
+    values = (
+        text_of(row, tensor.name) if tensor.dtype == "string" else row[tensor.name] for tensor in tensors
+    )
+    windows, state = pipeline.preprocess(*values, truncate=row.get(TRUNCATE))
     length = max(map(len, windows.ids)) + len(windows.before or ())
     outputs = yield from compute(_WINDOWS, windows, length)
     return {**pipeline.postprocess(outputs, windows, state), ERROR: ""}
