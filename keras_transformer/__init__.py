@@ -32,9 +32,9 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name not in ("tensorflow", "tensorflow_text"):
                 raise
-            raise ImportError(
-                f"`{__name__}.{name}` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
-            ) from error
+            from keras_transformer.lazy_tensorflow import TENSORFLOW
+
+            raise ImportError(f"`{__name__}.{name}` requires {TENSORFLOW}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

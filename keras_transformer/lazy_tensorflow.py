@@ -11,12 +11,16 @@ def is_installed() -> bool:
     return importlib.util.find_spec("tensorflow_text") is not None
 
 
+TENSORFLOW = (
+    "TensorFlow and TensorFlow Text, the extra [tensorflow]: pip install tensorflow 'tensorflow-text!=2.21.0'"
+)
+"""What errors advise; TensorFlow Text 2.21.0 does not import."""
+
+
 def require(name: str) -> None:
     """Raise an ImportError for a function or subpackage if TensorFlow Text is not installed."""
     if not is_installed():
-        raise ImportError(
-            f"`{name}` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
-        )
+        raise ImportError(f"`{name}` requires {TENSORFLOW}")
 
 
 class _TensorFlow:
@@ -28,7 +32,7 @@ class _TensorFlow:
         except ModuleNotFoundError as error:
             raise ImportError(
                 "`preprocess`, `postprocess`, `signatures`, `onnx_graphs` and `example_inputs` of pipelines, and files "
-                "of images, require TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
+                f"of images, require {TENSORFLOW}"
             ) from error
         value = getattr(tensorflow, name)
         setattr(self, name, value)  # found without this method from now on

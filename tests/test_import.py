@@ -110,7 +110,8 @@ def test_without_tensorflow_an_error_names_the_package_to_install():
         print(json.dumps(str(error)))
     """
     assert run(code) == (
-        "`keras_transformer.export` requires TensorFlow and TensorFlow Text: pip install keras-transformer-kit"
+        "`keras_transformer.export` requires TensorFlow and TensorFlow Text, the extra [tensorflow]: "
+        "pip install tensorflow 'tensorflow-text!=2.21.0'"
     )
 
 

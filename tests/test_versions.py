@@ -175,3 +175,25 @@ def test_the_kit_is_the_core_with_tensorflow_and_has_its_extras():
     development = {name for name in PROJECT["optional-dependencies"] if name.startswith(("dev", "docs"))}
     expected = PROJECT["optional-dependencies"].keys() - development - {"tensorflow", "jax", "notebooks"}
     assert KIT["optional-dependencies"] == {name: [f"keras-transformer-core[{name}]"] for name in expected}
+
+
+def test_errors_of_missing_packages_advise_packages_of_the_extra():
+    """Packages of the index, as the distributions of a checkout are on none."""
+    found = {}
+    for folder, project in (("", PROJECT), ("export/serving", SERVING)):
+        extras = {
+            extra: {canonicalize_name(Requirement(each).name) for each in requirements}
+            for extra, requirements in project["optional-dependencies"].items()
+        }
+        for path in (ROOT / folder).glob("keras_transformer*/**/*.py"):
+            text = re.sub(r'"\s*\n\s*f?"', "", path.read_text())
+            assert ": pip install keras" not in text.replace("'", ""), path
+            advice = r"the extra \[([\w-]+)\](?: or \[gpu\])?: pip install ([^.,;\"]+)"
+            for extra, packages in re.findall(advice, text):
+                advised = {
+                    canonicalize_name(re.split("[!<]", each.strip("'"))[0]) for each in packages.split()
+                }
+                if packages != "{package}":
+                    assert advised <= extras[extra] | {"onnxruntime"}, (path, extra)
+                found[extra] = path
+    assert {"tokenizers", "server", "tensorflow", "evaluation", "hf", "onnx", "cpu"} <= found.keys()

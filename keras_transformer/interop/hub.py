@@ -282,7 +282,7 @@ def _import_hub(name: str) -> Any:
         import huggingface_hub.errors
     except ImportError as error:
         raise ImportError(
-            f"{name!r} is not a folder, and models of the Hugging Face Hub require huggingface_hub: "
-            "pip install 'keras-transformer-kit[hf]'"
+            f"{name!r} is not a folder, and models of the Hugging Face Hub require huggingface_hub, of the extra "
+            "[hf]: pip install huggingface_hub safetensors"
         ) from error
     return huggingface_hub

@@ -177,6 +177,6 @@ def import_safetensors() -> Any:
         import safetensors
     except ImportError as error:
         raise ImportError(
-            "writing safetensors requires its package: pip install 'keras-transformer-kit[hf]'"
+            "writing safetensors requires its package, of the extra [hf]: pip install safetensors"
         ) from error
     return safetensors

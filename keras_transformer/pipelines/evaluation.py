@@ -177,7 +177,7 @@ METRICS: dict[str, type[Any]] = {
 
 
 def _missing(package: str) -> ImportError:
-    return ImportError(f"`evaluate` needs {package}: pip install 'keras-transformer-kit[evaluation]'")
+    return ImportError(f"`evaluate` needs {package}, of the extra [evaluation]: pip install {package}")
 
 
 def _with_float_scores(scorer: Any) -> Any:

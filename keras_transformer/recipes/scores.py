@@ -129,7 +129,7 @@ def entities(references: Sequence[Sequence[str]], answers: Sequence[Sequence[str
         from seqeval.metrics import f1_score, precision_score, recall_score
     except ImportError as error:
         raise ImportError(
-            "Entity F1 needs seqeval: pip install 'keras-transformer-kit[evaluation]'"
+            "Entity F1 needs seqeval, of the extra [evaluation]: pip install seqeval"
         ) from error
     metrics = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     return {

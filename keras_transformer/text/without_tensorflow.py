@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
+from keras_transformer.lazy_tensorflow import TENSORFLOW
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer.text.training.corpus import Texts
@@ -284,7 +285,4 @@ class WordPieceTokenizer(_OfWords, text.WordPieceTokenizer):
 
 
 def _raise_import_error(name: str) -> NoReturn:
-    raise ImportError(
-        f"`{name}` requires TensorFlow and tensorflow-text: pip install keras-transformer-kit. "
-        "A tokenizer that is saved there can be loaded here"
-    )
+    raise ImportError(f"`{name}` requires {TENSORFLOW}. A tokenizer that is saved there can be loaded here")

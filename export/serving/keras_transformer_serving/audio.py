@@ -98,8 +98,8 @@ def _resampled(samples: np.ndarray, rate: int, sample_rate: int) -> np.ndarray:
         from scipy import signal
     except ImportError as error:
         raise ImportError(
-            f"Audio of {rate} instead of {sample_rate} samples a second needs SciPy: "
-            "pip install 'keras-transformer-serving[audio]'"
+            f"Audio of {rate} instead of {sample_rate} samples a second needs SciPy, "
+            "the extra [audio]: pip install scipy"
         ) from error
     if not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
         raise _error(

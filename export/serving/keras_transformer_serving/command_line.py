@@ -167,8 +167,8 @@ def check_requirements() -> None:
         import keras_transformer_serving.server  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "The server needs Starlette, uvicorn and prometheus-client: "
-            f"pip install 'keras-transformer-serving[cpu,server]'. Received: {error}"
+            "The server needs Starlette, uvicorn and prometheus-client, the extra [server]: "
+            f"pip install starlette uvicorn prometheus-client. Received: {error}"
         ) from error
 
 

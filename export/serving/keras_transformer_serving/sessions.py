@@ -99,8 +99,8 @@ def _new_session(
         import onnxruntime
     except ImportError as error:
         raise ImportError(
-            "serving needs ONNX Runtime: pip install 'keras-transformer-serving[cpu]', "
-            "or 'keras-transformer-serving[gpu]' for NVIDIA GPUs; never both"
+            "serving needs ONNX Runtime, the extra [cpu] or [gpu]: pip install onnxruntime, "
+            "or onnxruntime-gpu for NVIDIA GPUs; never both"
         ) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors: ONNX Runtime warns of each input with a default

@@ -399,7 +399,7 @@ def test_invalid_arguments_print_one_line_with_status_2(
 def test_errors_name_the_missing_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert command_line.main(["it"]) == 2
-    assert "pip install 'keras-transformer-serving[cpu,server]'" in capsys.readouterr().err
+    assert "[server]: pip install starlette uvicorn prometheus-client" in capsys.readouterr().err
 
 
 def test_a_model_has_the_name_of_its_folder(tmp_path, monkeypatch):

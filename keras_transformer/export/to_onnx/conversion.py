@@ -38,7 +38,9 @@ def check_packages() -> None:
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"`onnx` needs {error.name}: pip install 'keras-transformer-kit[onnx]'") from error
+        raise ImportError(
+            f"`onnx` needs {error.name}, of the extra [onnx]: pip install tf2onnx 'onnx<1.23' onnxruntime"
+        ) from error
 
 
 def reason(error: Exception) -> str:

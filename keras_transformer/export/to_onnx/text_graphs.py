@@ -60,7 +60,7 @@ def check(pipeline: Any) -> None:
         importlib.util.find_spec("onnxruntime_extensions") is None
     ):  # an import next to TensorFlow's would crash
         raise ImportError(
-            "`text_graph` needs onnxruntime_extensions: pip install 'keras-transformer-kit[text-graph]'"
+            "`text_graph` needs onnxruntime_extensions, of the extra [text-graph]: pip install onnxruntime-extensions"
         )
     config, needs = pipeline.export_config(), "`text_graph` needs"
     if not pipeline.generates or config["start_id"] is None:

@@ -49,7 +49,7 @@ async def listen(server: Server, address: str) -> tuple[Any, int]:
         import grpc
     except ImportError as error:
         raise ImportError(
-            f"gRPC needs grpcio: pip install 'keras-transformer-serving[grpc]'. Received: {error}"
+            f"gRPC needs grpcio, the extra [grpc]: pip install grpcio. Received: {error}"
         ) from error
 
     options = [("grpc.max_receive_message_length", server.limits.max_bytes), ("grpc.so_reuseport", 0)]

@@ -24,7 +24,8 @@ def new_tracer(endpoint: str) -> tuple[Any, Any]:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ImportError(
-            f"traces need OpenTelemetry: pip install 'keras-transformer-serving[tracing]'. Received: {error}"
+            "traces need OpenTelemetry, the extra [tracing]: pip install opentelemetry-sdk "
+            f"opentelemetry-exporter-otlp-proto-http. Received: {error}"
         ) from error
     provider = TracerProvider(
         resource=Resource.create({SERVICE_NAME: "keras-transformer-serve"}), shutdown_on_exit=False

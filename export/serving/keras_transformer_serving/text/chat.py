@@ -270,9 +270,7 @@ def _environment() -> Any:
         from jinja2 import TemplateError, ext, nodes
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
-        raise ImportError(
-            "a chat template requires Jinja: pip install 'keras-transformer-serving[chat]'"
-        ) from error
+        raise ImportError("a chat template requires Jinja, the extra [chat]: pip install jinja2") from error
 
     class GenerationTag(ext.Extension):  # type: ignore[misc]
         """The tag around what the model has generated, which training reads and a prompt does not need."""

@@ -283,6 +283,6 @@ def _tokenizers() -> Any:
         import tokenizers
     except ImportError as error:
         raise ImportError(
-            "This export's tokenizer needs `tokenizers`: pip install 'keras-transformer-serving[tokenizers]'"
+            "This export's tokenizer needs `tokenizers`, the extra [tokenizers]: pip install tokenizers"
         ) from error
     return tokenizers
