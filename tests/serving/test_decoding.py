@@ -103,3 +103,10 @@ def test_every_constraint_is_known_except_of_beams():
     assert known - decoding.CONSTRAINTS.keys() <= {"ForcedWords"} | {
         each for each in known if not hasattr(constraints, each)
     }
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+def test_the_largest_values_are_the_first_of_a_stable_sort(size):
+    values = np.random.default_rng(0).integers(0, 7, size).astype("float32")  # with equal ones
+    for count in (0, 1, 3, 20):
+        assert decoding.largest(values, count) == np.argsort(-values, kind="stable")[:count].tolist()

@@ -71,6 +71,17 @@ def draw(logits: np.ndarray, sampler: Mapping[str, Any], temperature: float, noi
     return block * size + token
 
 
+def largest(values: np.ndarray, count: int) -> list[int]:
+    """Return the indices of the largest values (V,), or of all if there are fewer, the first of equal ones first."""
+    count = min(count, len(values))
+    if not count:
+        return []
+    # Sorting a large vocabulary would take longer than a step of a small model.
+    candidates = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    indices: list[int] = candidates[np.argsort(-values[candidates], kind="stable")][:count].tolist()
+    return indices
+
+
 def lowest_kept(logits: np.ndarray, sampler: Mapping[str, Any]) -> np.float32:
     """Return the lowest of the logits (V,) that the filters top-k, top-p and min-p keep."""
     limit = min(sampler.get("top_k") or len(logits), len(logits))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer_serving import closeness
+from keras_transformer_serving.decoding import largest
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.pipelines.texts import (
     Arrays,
@@ -96,8 +97,8 @@ class FillMask(FillMaskTask, TextPipeline):
         (ids,), pieces, top = windows.ids, self.tokenizer.pieces, self.config["top"]
         places = 1 + np.flatnonzero(np.equal(ids, self.tokenizer.mask_id))  # after the start id
         probabilities = softmax(outputs["logits"][0, places])
-        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+        best = [largest(row, top) for row in probabilities]
         return {
-            "pieces": [[pieces[id_] for id_ in chosen] for chosen in best.tolist()],
-            "probabilities": np.take_along_axis(probabilities, best, axis=-1),
+            "pieces": [[pieces[id_] for id_ in chosen] for chosen in best],
+            "probabilities": np.take_along_axis(probabilities, np.array(best), axis=-1),
         }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer_serving.decoding import largest
 from keras_transformer_serving.generation import Token, stream_text
 from keras_transformer_serving.pipelines.generating import Generating
 
@@ -119,7 +120,7 @@ class Choice:
         logits = token.logits.astype(np.float32)
         logprobs = logits - logits.max()
         logprobs = logprobs - np.log(np.exp(logprobs).sum())
-        best = np.argsort(-logits, kind="stable")[:top].tolist()
+        best = largest(logits, top)
         chosen, *others = (self._token(id_, float(logprobs[id_])) for id_ in (token.id, *best))
         offset = self._offset
         self._offset += len(self._decoder.decode(chosen.content or b""))
