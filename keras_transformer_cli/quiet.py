@@ -78,14 +78,16 @@ def load_libraries() -> None:
     with quiet_start(), _limited_memory():
         import keras
 
-        import keras_transformer  # noqa: F401
+        from keras_transformer import lazy_tensorflow
 
-        if keras.backend.backend() == "tensorflow":
+        computes = keras.backend.backend() == "tensorflow"
+        if computes or lazy_tensorflow.is_installed():  # otherwise, for texts
             import tensorflow as tf
 
             tf.config.list_physical_devices()
-            tf.transpose(tf.zeros([1, 1], tf.int64))  # logs once that oneDNN does not support these integers
-            if has_unused_gpu(tf):
+            with tf.device("CPU"):
+                tf.transpose(tf.zeros([1, 1], tf.int64))  # logs once that oneDNN does not support these integers
+            if computes and has_unused_gpu(tf):
                 print(_UNUSED_GPU, file=sys.stderr)
 
 

@@ -132,11 +132,13 @@ def test_other_errors_of_the_program_are_raised(monkeypatch):
 
 
 @pytest.mark.slow
-def test_tensorflow_prints_no_errors_of_the_processor():
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_tensorflow_prints_no_errors_of_the_processor(backend):
     """It logs them after its start, for instance that oneDNN lacks instructions for a dtype."""
     program = (
-        "from keras_transformer_cli.quiet import load_libraries; load_libraries()\n"
-        "import os, tensorflow as tf; tf.transpose(tf.zeros([2, 2], 'int64'))\n"
+        f"from keras_transformer_cli import quiet, training; training.set_backend({backend!r})\n"
+        "quiet.load_libraries()\n"
+        "import os, tensorflow as tf, tensorflow_text; tf.transpose(tf.zeros([2, 2], 'int64'))\n"
         "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
