@@ -86,7 +86,9 @@ def load_libraries() -> None:
 
             tf.config.list_physical_devices()
             with tf.device("CPU"):
-                tf.transpose(tf.zeros([1, 1], tf.int64))  # logs once that oneDNN does not support these integers
+                tf.transpose(
+                    tf.zeros([1, 1], tf.int64)
+                )  # logs once that oneDNN does not support these integers
             if computes and has_unused_gpu(tf):
                 print(_UNUSED_GPU, file=sys.stderr)
 

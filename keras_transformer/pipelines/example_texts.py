@@ -1,5 +1,6 @@
 """Texts made from a vocabulary, as inputs of examples and of comparisons."""
 
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ from keras_transformer.lazy_tensorflow import tf
 
 _PIECES = 400  # of the vocabulary, among which words are looked for
 _BEGINS = ("▁", "Ġ")  # the first character of pieces that begin a word
+_CONTINUES = "##"
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
 def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
@@ -22,25 +25,26 @@ def texts_from_vocabulary(tokenizer: Any, count: int = 24) -> list[str]:
 
 
 def _whole_words(tokenizer: Any, random: np.random.Generator) -> str:
-    """Return a text of pieces that are words of at least three letters, "" if there are none.
+    """Return a text of pieces that are words of the script that most of the words have, "" if there are none.
 
     The longest are taken, as short ones are often the beginnings of words.
     """
-    ids = random.integers(4, tokenizer.vocabulary_size, _PIECES)
-    pieces = {id_: tokenizer.id_to_piece(id_) for id_ in ids.tolist()}
-    marked = any(
-        piece.startswith(_BEGINS) for piece in pieces.values()
-    )  # otherwise "##" marks parts of words
-    words = [
-        id_
-        for id_, piece in pieces.items()
-        if len(word := piece.lstrip("".join(_BEGINS))) > 2
-        and word.isascii()
-        and word.isalpha()
-        and (piece != word) == marked
-    ]
-    words = sorted(words, key=lambda id_: len(pieces[id_]), reverse=True)[:3]
-    return tokenizer.detokenize(np.array([words], "int32")).numpy()[0].decode().strip() if words else ""
+    ids = np.unique(random.integers(4, tokenizer.vocabulary_size, _PIECES))
+    pieces = [tokenizer.id_to_piece(id_) for id_ in ids.tolist()]
+    texts = [text.decode(errors="ignore").strip() for text in tokenizer.detokenize(ids[:, None]).numpy()]
+    marked = any(piece.startswith(_BEGINS) for piece in pieces)  # otherwise "##" marks parts of words
+    words: dict[str, list[tuple[int, int]]] = {}
+    for id_, piece, text in zip(ids.tolist(), pieces, texts, strict=True):
+        if not text or any(unicodedata.category(character)[0] not in "LM" for character in text):
+            continue
+        script = unicodedata.name(text[0], "").partition(" ")[0]
+        is_whole = script in _WITHOUT_SPACES or piece.startswith(_BEGINS) == marked
+        if is_whole and not piece.startswith(_CONTINUES) and (script in _WITHOUT_SPACES or len(text) > 2):
+            words.setdefault(script, []).append((len(text), id_))
+    if not words:
+        return ""
+    chosen = sorted(max(words.values(), key=len), reverse=True)[:3]
+    return tokenizer.detokenize(np.array([[id_ for _, id_ in chosen]], "int32")).numpy()[0].decode().strip()
 
 
 def accepted_texts(pipeline: Any) -> list[str]:

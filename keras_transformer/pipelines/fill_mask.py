@@ -124,5 +124,10 @@ class FillMask(FillMaskTask, TextPipeline):
 
     def example_texts(self) -> list[str]:
         """Return texts made from the vocabulary, each with a mask token."""
-        texts = super().example_texts()
-        return [f"{text} {self.mask} {other}" for text, other in zip(texts, texts[::-1], strict=True)]
+        first, *texts = super().example_texts()
+        *words, last = first.split() or [""]
+        pairs = zip(texts, texts[::-1], strict=True)
+        return [
+            " ".join([*words, self.mask, last]),
+            *(f"{text} {self.mask} {other}" for text, other in pairs),
+        ]

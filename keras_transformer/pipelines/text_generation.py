@@ -228,23 +228,23 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
 
 
 def _anchor(tokenizer: Any, model: Any, text_methods: TextMethods) -> tuple[int, str]:
-    """Return an ordinary token and its text, preferably a token whose text is encoded as this token."""
+    """Return an ordinary token and its text, preferably one of ASCII, whose text is encoded as this token."""
     excluded = {model.pad_id, model.end_id, tokenizer.start_id, *tokenizer.empty_ids}
     ids = sorted(set(range(tokenizer.vocabulary_size)) - excluded)
     tokenize, detokenize = text_methods.methods[TOKENIZE], text_methods.methods[DETOKENIZE]
-    first = None
+    found: dict[tuple[bool, bool], tuple[int, str]] = {}
     for begin in range(0, len(ids), _ANCHORS):
         chosen = ids[begin : begin + _ANCHORS]
         texts = zip(chosen, detokenize([[id_] for id_ in chosen]), strict=True)
-        words = [(id_, text) for id_, text in texts if text.isascii() and text.isalnum()]
+        words = [(id_, text) for id_, text in texts if text.isalnum()]
         rows = tokenize([(word, False) for _, word in words])
         for (id_, word), row in zip(words, rows, strict=True):
-            if row == [id_]:
-                return id_, word
-        first = first or next(iter(words), None)
-    if first is None:
+            found.setdefault((row == [id_], word.isascii()), (id_, word))
+        if (True, True) in found:
+            break
+    if not found:
         raise ValueError("`tokenizer` must have a token of letters or digits. Received: none")
-    return first
+    return found[max(found)]
 
 
 def _skip(rows: tf.RaggedTensor, counts: Tensor) -> tf.RaggedTensor:
