@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import keras_transformer_serving
 from keras_transformer_serving.streams import open_closed_streams
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     open_closed_streams()
     parser = argparse.ArgumentParser("keras-transformer-serve", description=DESCRIPTION)
+    version = f"keras-transformer-serving {keras_transformer_serving.__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     add_arguments(parser)
     options = parser.parse_args(arguments)
     try:

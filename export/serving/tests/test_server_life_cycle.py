@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import urllib.request
 
 import pytest
@@ -394,6 +396,16 @@ def test_invalid_arguments_print_one_line_with_status_2(
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("keras-transformer-serve: error: ")
     assert message in lines[-1]
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as caught:
+        command_line.main(["--version"])
+    assert caught.value.code == 0
+    project = tomllib.loads(pathlib.Path(__file__).parents[1].joinpath("pyproject.toml").read_text())[
+        "project"
+    ]
+    assert capsys.readouterr().out == f"{project['name']} {project['version']}\n"
 
 
 def test_errors_name_the_missing_extra(monkeypatch, capsys):
