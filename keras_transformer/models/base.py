@@ -278,6 +278,11 @@ class Model(Configured, keras.Model):
         if format == "onnx":
             _check_onnx(pathlib.Path(filepath))
 
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """Return how the model was compiled; None with adapters, as a saved model has merged weights instead."""
+        has_adapters = any(getattr(layer, "lora_enabled", False) for layer in flatten_layers(self))
+        return None if has_adapters else super().get_compile_config()
+
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, the paths of frozen layers and, if any, the "quantization" of layers.
 
