@@ -57,6 +57,8 @@ class Model(Configured, keras.Model):
 
     returns_logits = False
     """Whether the outputs are logits or predicted numbers, which losses of probabilities do not accept."""
+    parts: ClassVar[tuple[str, ...]] = ()
+    """The arguments that are models or layers."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Compare the arguments in all processes before JAX distributes weights, which must have equal shapes."""
@@ -310,7 +312,11 @@ class Model(Configured, keras.Model):
 
         Weights of quantized layers can only be loaded into quantized layers.
         """
-        config = dict(config)
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
+            for name in cls.parts
+        }
+        config = {**config, **parts}
         quantization, frozen = config.pop("quantization", {}), config.pop("frozen", None)
         model = super().from_config(config, custom_objects)
         layers = flatten_layers(model)

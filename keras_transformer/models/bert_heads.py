@@ -29,6 +29,7 @@ class HeadedEncoder(Model):
     """Base class of encoders with a head; the encoder's pooler is trainable only if the head uses it."""
 
     returns_logits = True
+    parts = ("encoder",)
 
     def __init__(self, encoder: Any, pools: bool = False, **kwargs: Any) -> None:
         if not hasattr(encoder, "pooler"):
@@ -43,12 +44,6 @@ class HeadedEncoder(Model):
             raise ValueError(
                 f"`encoder` must have a pooler for a {type(self).__name__}. Received: an encoder with pooler=False"
             )
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return super().from_config({**config, "encoder": encoder}, custom_objects)
 
     def count_tokens(self, inputs: Any) -> int:
         """Return the number of tokens in a batch, as counted by the encoder."""

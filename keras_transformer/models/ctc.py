@@ -47,6 +47,7 @@ class CTC(Model):
     """
 
     returns_logits = True
+    parts = ("encoder",)
 
     pad_id = 0
 
@@ -99,9 +100,3 @@ class CTC(Model):
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the output shape (B, T', vocabulary_size)."""
         return (*self.encoder.compute_output_shape(input_shape)[:2], self.vocabulary_size)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return super().from_config({**config, "encoder": encoder}, custom_objects)

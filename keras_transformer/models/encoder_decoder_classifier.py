@@ -59,6 +59,7 @@ class EncoderDecoderClassifier(Model):
     """
 
     returns_logits = True
+    parts = ("encoder",)
 
     def __init__(
         self,
@@ -126,9 +127,3 @@ class EncoderDecoderClassifier(Model):
         """Return the number of tokens in a batch without padding."""
         ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         return int((ids != self.encoder.pad_id).sum())
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return super().from_config({**config, "encoder": encoder}, custom_objects)

@@ -22,6 +22,7 @@ class HeadedGAT(Model):
     """Base class of models on the node embeddings of a `GAT`, whose `num_classes` is their size."""
 
     returns_logits = True
+    parts = ("encoder",)
 
     def __init__(self, encoder: GAT, **kwargs: Any) -> None:
         if not isinstance(encoder, GAT):
@@ -29,12 +30,6 @@ class HeadedGAT(Model):
         super().__init__(**{"dtype": encoder.dtype_policy, **kwargs})
         self.encoder = encoder
         encoder.build_as_sublayer()
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return super().from_config({**config, "encoder": encoder}, custom_objects)
 
     def input_specs(self) -> InputSpecs:
         """Return the inputs of a call, by name."""

@@ -21,6 +21,7 @@ class _HeadedDecoder(Model):
     """Base class of decoders with a linear head on the hidden state of each sequence's extract token."""
 
     returns_logits = True
+    parts = ("decoder",)
 
     def __init__(
         self,
@@ -85,12 +86,6 @@ class _HeadedDecoder(Model):
                 2, self._axes, required=False, exported=self.decoder.pad_id is None, dtype="bool"
             ),
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        decoder = keras.saving.deserialize_keras_object(config["decoder"], custom_objects=custom_objects)
-        return super().from_config({**config, "decoder": decoder}, custom_objects)
 
     def _hidden(self, inputs: dict[str, Tensor], training: bool | None) -> Tensor:
         """Return the hidden states (rows, T, D), with the sequences of an example in consecutive rows."""

@@ -67,6 +67,8 @@ class SpeechEncoder(Model):
         Dong, Xu and Xu, "Speech-Transformer" (2018); Radford et al., "Whisper" (2022), section 2.2.
     """
 
+    parts = ("features",)
+
     def __init__(
         self,
         num_layers: int = 6,
@@ -192,12 +194,6 @@ class SpeechEncoder(Model):
         shape = input_shape[name] if isinstance(input_shape, dict) else input_shape
         length = None if shape[1] is None else self.output_lengths(shape[1])
         return shape[0], length, self.model_dim
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        features = keras.saving.deserialize_keras_object(config["features"], custom_objects=custom_objects)
-        return super().from_config({**config, "features": features}, custom_objects)
 
     def _build_weights(self) -> None:
         if self.features is not None:

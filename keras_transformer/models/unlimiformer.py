@@ -64,6 +64,7 @@ class Unlimiformer(Model):
     """
 
     returns_logits = True
+    parts = ("model",)
 
     def __init__(
         self, model: EncoderDecoder, top_k: int, chunk_length: int, overlap: int | None = None, **kwargs: Any
@@ -217,12 +218,6 @@ class Unlimiformer(Model):
     def compute_output_shape(self, input_shape: dict[str, Any]) -> tuple[int | None, ...]:
         """Return the output shape (B, T, vocabulary_size)."""
         return (*input_shape["target_ids"], self.vocabulary_size)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Unlimiformer":
-        """Create the model from its config."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return super().from_config({**config, "model": model}, custom_objects)
 
     @property
     def _stride(self) -> int:

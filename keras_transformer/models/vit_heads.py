@@ -49,6 +49,7 @@ class ImageSegmenter(Model):
     """
 
     returns_logits = True
+    parts = ("encoder",)
 
     def __init__(self, encoder: ViT, num_classes: int, dropout: float | None = None, **kwargs: Any) -> None:
         if not isinstance(encoder, ViT):
@@ -68,12 +69,6 @@ class ImageSegmenter(Model):
         for layer in (self.drop, self.head):
             layer.build((None, None, encoder.model_dim))
         self.built = True
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the model from its config."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return super().from_config({**config, "encoder": encoder}, custom_objects)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Return the logits (B, height, width, C) of the pixels."""
