@@ -186,12 +186,6 @@ def ratio(faster: Sequence[float], slower: Sequence[float], samples: int = 2000)
     return {"median": float(np.median(quotients)), "interval": [float(low), float(high)]}
 
 
-def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean and the standard deviation over seeds (0 for a single seed)."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.mean(values), "standard_deviation": deviation}
-
-
 def peak_memory_mib() -> float:
     """Return the peak resident memory of this process, or the peak memory of the GPU if JAX has one."""
     if os.environ.get("KERAS_BACKEND") == "jax":

@@ -1,11 +1,11 @@
 """Folders of `transformers` with random weights, in place of published models."""
 
-import io
 import json
 
 import sentencepiece
 
 import keras_transformer as kt
+from tests.sentence_pieces import T5_IDS, sentence_piece
 
 PUBLISHED = "Helsinki-NLP/opus-mt-es-en"
 
@@ -15,24 +15,12 @@ def write_hugging_face_folders(folder):
     texts = ["la casa es azul", "the house is blue", "el perro come pan", "a fine film about the bird"] * 3
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 16, "hidden_dim": 32}
 
-    def sentence_piece(**options):
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            vocab_size=50,
-            hard_vocab_limit=False,
-            minloglevel=2,
-            **options,
-        )
-        return model.getvalue()
-
     def write(name, model, **files):
         path = kt.interop.to_hugging_face(model, folder / name)
         for file, content in files.items():
             (path / file.replace("_", ".")).write_bytes(content)
 
-    pieces = sentence_piece()
+    pieces = sentence_piece(texts, 50)
     processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
     ids = ["</s>", "<unk>", *(processor.id_to_piece(i) for i in range(3, processor.vocab_size())), "<pad>"]
     pad_id = len(ids) - 1
@@ -43,7 +31,7 @@ def write_hugging_face_folders(folder):
     vocabulary = json.dumps({piece: id_ for id_, piece in enumerate(ids)}).encode()
     write("opus-mt-es-en", marian, source_spm=pieces, target_spm=pieces, vocab_json=vocabulary)
 
-    pieces = sentence_piece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    pieces = sentence_piece(texts, 50, **T5_IDS)
     write("t5-small", kt.models.T5(200, **sizes, key_dim=8), spiece_model=pieces)
 
     tokenizer = kt.text.WordPieceTokenizer.train(texts, 120)

@@ -22,10 +22,28 @@ from keras_transformer.ops.scores import ScaledDotProduct
 _TIED = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 _OFFSET = 2  # unused rows before the first position
 
+SETTINGS = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "encoder_layers",
+    "num_decoder_layers": "decoder_layers",
+    "num_heads": "encoder_attention_heads",
+    "num_decoder_heads": "decoder_attention_heads",
+    "model_dim": "d_model",
+    "hidden_dim": "encoder_ffn_dim",
+    "decoder_hidden_dim": "decoder_ffn_dim",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "hidden_dropout": "activation_dropout",
+    "activation": "activation_function",
+    "pad_id": "pad_token_id",
+    "start_id": "decoder_start_token_id",
+    "end_id": "eos_token_id",
+}
+"""The settings of all these models and of Whisper, by argument."""
 _OF_CLASSIFIER = ("num_classes", "problem_type", "decoder_input")
 
 
-def attention_parameters(name: str, layer: Any, residual: Any) -> Parameters:
+def _attention_parameters(name: str, layer: Any, residual: Any) -> Parameters:
     """Yield the parameters of an attention and the norm of its residual connection."""
     for part in ("query", "key", "value"):
         yield from dense(f"{name}.{part[0]}_proj", getattr(layer, f"{part}_projection"))
@@ -33,7 +51,7 @@ def attention_parameters(name: str, layer: Any, residual: Any) -> Parameters:
     yield from norm(f"{name}_layer_norm", residual.norm)
 
 
-def feed_forward_parameters(name: str, block: Any) -> Parameters:
+def _feed_forward_parameters(name: str, block: Any) -> Parameters:
     """Yield the parameters of the feed-forward network of a block and the norm of its residual connection."""
     yield from dense(f"{name}.fc1", block.feed_forward.hidden)
     yield from dense(f"{name}.fc2", block.feed_forward.output_projection)
@@ -51,25 +69,27 @@ def _around_blocks(model: Transformer, side: str) -> Parameters:
         yield from norm(f"model.{side}.layer_norm", model.final_norms[f"{side}_norm"])
 
 
+def block_parameters(model: Any) -> Parameters:
+    """Yield the parameters of the blocks of encoder and decoder."""
+    for i, block in enumerate(model.encoder_blocks):
+        name = f"model.encoder.layers.{i}"
+        yield from _attention_parameters(f"{name}.self_attn", block.attention, block.attention_residual)
+        yield from _feed_forward_parameters(name, block)
+    for i, block in enumerate(model.decoder_blocks):
+        name = f"model.decoder.layers.{i}"
+        for part, attention in (("self_attn", "self_attention"), ("encoder_attn", "cross_attention")):
+            layer, residual = getattr(block, attention), getattr(block, f"{attention}_residual")
+            yield from _attention_parameters(f"{name}.{part}", layer, residual)
+        yield from _feed_forward_parameters(name, block)
+
+
 def _parameters(model: Transformer) -> Parameters:
     yield "model.shared.weight", Parameter((model.embedding.embedding.embeddings,))
     if model.output_bias is not None:
         yield "final_logits_bias", Parameter((model.output_bias,), shape=(1, model.vocabulary_size))
     yield from _around_blocks(model, "encoder")
-    for i, block in enumerate(model.encoder_blocks):
-        name = f"model.encoder.layers.{i}"
-        yield from attention_parameters(f"{name}.self_attn", block.attention, block.attention_residual)
-        yield from feed_forward_parameters(name, block)
     yield from _around_blocks(model, "decoder")
-    for i, block in enumerate(model.decoder_blocks):
-        name = f"model.decoder.layers.{i}"
-        yield from attention_parameters(
-            f"{name}.self_attn", block.self_attention, block.self_attention_residual
-        )
-        yield from attention_parameters(
-            f"{name}.encoder_attn", block.cross_attention, block.cross_attention_residual
-        )
-        yield from feed_forward_parameters(name, block)
+    yield from block_parameters(model)
 
 
 def _classifier_parameters(model: EncoderDecoderClassifier) -> Parameters:
@@ -101,25 +121,7 @@ def _architecture(
     return Architecture(
         model_type=model_type,
         class_name=class_name,
-        settings={
-            "vocabulary_size": "vocab_size",
-            "num_layers": "encoder_layers",
-            "num_decoder_layers": "decoder_layers",
-            "num_heads": "encoder_attention_heads",
-            "num_decoder_heads": "decoder_attention_heads",
-            "model_dim": "d_model",
-            "hidden_dim": "encoder_ffn_dim",
-            "decoder_hidden_dim": "decoder_ffn_dim",
-            "dropout": "dropout",
-            "attention_dropout": "attention_dropout",
-            "hidden_dropout": "activation_dropout",
-            "activation": "activation_function",
-            "pad_id": "pad_token_id",
-            "start_id": "decoder_start_token_id",
-            "end_id": "eos_token_id",
-            "scale_embedding": "scale_embedding",
-            **settings,
-        },
+        settings={**SETTINGS, "scale_embedding": "scale_embedding", **settings},
         fixed={
             "norm": "layer",
             "epsilon": 1e-5,

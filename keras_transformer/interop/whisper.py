@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from keras_transformer.interop.architecture import Architecture, Parameter, Parameters, norm
-from keras_transformer.interop.bart import attention_parameters, feed_forward_parameters
+from keras_transformer.interop.bart import SETTINGS, block_parameters
 from keras_transformer.models import Whisper
 
 _WORDS = "model.decoder.embed_tokens.weight"
@@ -36,19 +36,7 @@ def _parameters(model: Whisper) -> Parameters:
     for side in ("encoder", "decoder"):
         yield f"model.{side}.embed_positions.weight", Parameter((model.positions[side].table,))
         yield from norm(f"model.{side}.layer_norm", model.final_norms[f"{side}_norm"])
-    for i, block in enumerate(model.encoder_blocks):
-        name = f"model.encoder.layers.{i}"
-        yield from attention_parameters(f"{name}.self_attn", block.attention, block.attention_residual)
-        yield from feed_forward_parameters(name, block)
-    for i, block in enumerate(model.decoder_blocks):
-        name = f"model.decoder.layers.{i}"
-        yield from attention_parameters(
-            f"{name}.self_attn", block.self_attention, block.self_attention_residual
-        )
-        yield from attention_parameters(
-            f"{name}.encoder_attn", block.cross_attention, block.cross_attention_residual
-        )
-        yield from feed_forward_parameters(name, block)
+    yield from block_parameters(model)
 
 
 WHISPER = Architecture(
@@ -56,24 +44,10 @@ WHISPER = Architecture(
     class_name="WhisperForConditionalGeneration",
     model=Whisper,
     settings={
-        "vocabulary_size": "vocab_size",
-        "num_layers": "encoder_layers",
-        "num_decoder_layers": "decoder_layers",
-        "num_heads": "encoder_attention_heads",
-        "num_decoder_heads": "decoder_attention_heads",
-        "model_dim": "d_model",
-        "hidden_dim": "encoder_ffn_dim",
-        "decoder_hidden_dim": "decoder_ffn_dim",
-        "dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-        "hidden_dropout": "activation_dropout",
-        "activation": "activation_function",
+        **SETTINGS,
         "num_mels": "num_mel_bins",
         "max_source_length": "max_source_positions",
         "max_length": "max_target_positions",
-        "pad_id": "pad_token_id",
-        "start_id": "decoder_start_token_id",
-        "end_id": "eos_token_id",
     },
     fixed={},
     defaults={

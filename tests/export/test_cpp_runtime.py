@@ -35,6 +35,7 @@ from keras_transformer.pipelines import (
     TextGeneration,
 )
 from keras_transformer.pipelines.base import ExportedFunction
+from tests.random_weights import randomise
 
 PROGRAM = pathlib.Path(__file__).with_name("cpp_runtime.py")
 INSTALLED = pathlib.Path(tf.sysconfig.get_lib()).parent
@@ -214,10 +215,7 @@ SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8}
 
 
 def randomised(model):
-    random = np.random.default_rng(2)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape))
-    return model
+    return randomise(model, scale=1.0, seed=2)
 
 
 def writer(sampler):

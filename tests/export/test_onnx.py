@@ -14,6 +14,7 @@ from keras_transformer import export, generation
 from keras_transformer.export.to_onnx import conversion, graph_traversal
 from keras_transformer.models import T5, Transformer
 from keras_transformer.relations import SlidingWindow
+from tests.random_weights import randomise
 
 from .conversions import converted, reductions_of_empty_axes
 
@@ -466,9 +467,7 @@ def test_exports_of_sliding_window_models_give_equal_ids(model_class, pipeline, 
         encoder_relation=SlidingWindow(2, 2),
         decoder_relation=SlidingWindow(1),
     )
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
+    randomise(model)
     windowed = type(pipeline)(model, tokenizer, generation.Beam(3), max_new_tokens=8)
     export.saved_model(windowed, tmp_path / "it")
     export.onnx(windowed, tmp_path / "it")

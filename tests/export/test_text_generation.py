@@ -12,6 +12,7 @@ from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGra
 from keras_transformer.models import GPT, Gemma, Llama, Unlimiformer
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.pipelines import TextGeneration, TextToText, generation_graphs
+from tests.random_weights import randomise
 from tests.serving.in_tensorflow import without_graphs
 
 SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind", "ñandú ☃"]
@@ -33,9 +34,7 @@ def writer(tokenizer, sampler="greedy", constraints=(), add_start=False, special
         end_id=tokenizer.end_id,
         **{**sizes, "position_encoding": "rotary", **options},
     )
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
+    randomise(model, scale=0.7, seed=1)
     return TextGeneration(
         model,
         tokenizer,
@@ -283,9 +282,7 @@ def windowed(kind, **options):
         relation=[relations.SlidingWindow(2), "causal"],
         **options,
     )
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
+    randomise(model, scale=0.7, seed=1)
     return TextGeneration(model, tokenizer, "greedy", max_new_tokens=8, max_source_tokens=30)
 
 

@@ -27,6 +27,7 @@ from keras_transformer.models import (
     ViT,
 )
 from tests import arrays
+from tests.random_weights import randomise
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -37,10 +38,7 @@ IDS = np.array([[5, 6, 7, 1, 9], [8, 3, 4, 2, 2]])
 
 
 def randomised(model):
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(model, seed=1)
 
 
 def change_config(folder, *removed, **changes):

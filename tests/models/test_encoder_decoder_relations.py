@@ -9,6 +9,7 @@ from keras_transformer import generation, inspection, relations
 from keras_transformer.models import T5, Transformer
 from keras_transformer.ops import GrowingCache, StaticCache
 from keras_transformer.relations import Causal, Full, GlobalTokens, SlidingWindow, Strided
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -35,11 +36,9 @@ each = pytest.mark.parametrize(("encoder_relation", "decoder_relation"), RELATIO
 
 def tiny(name, encoder_relation=None, decoder_relation="causal", **options):
     """Return a small model with random weights, large enough for attention to be far from uniform."""
-    model = MODELS[name](encoder_relation=encoder_relation, decoder_relation=decoder_relation, **options)
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(
+        MODELS[name](encoder_relation=encoder_relation, decoder_relation=decoder_relation, **options)
+    )
 
 
 def logits(model, source=SOURCE, target=TARGET):

@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.models import GAT
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -17,11 +18,7 @@ EDGES = np.array([[[0, 1], [1, 2], [3, 1], [4, 3], [-1, -1]]])  # node 5 is isol
 
 def tiny(**options):
     """Return a small model with random weights, including biases."""
-    model = GAT(**{**TINY, **options})
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(GAT(**{**TINY, **options}), seed=1)
 
 
 def logits(model, nodes=NODES, edges=EDGES):

@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer import generation, relations
 from keras_transformer.models import GPT
 from keras_transformer.training import LabelSmoothedCrossentropy
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -33,11 +34,7 @@ each = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 def tiny(**options):
     """Return a small model with random weights, including biases."""
-    model = GPT(**{**TINY, **options})
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.6)
-    return model
+    return randomise(GPT(**{**TINY, **options}), scale=0.6)
 
 
 def logits(model, ids=IDS, **more):

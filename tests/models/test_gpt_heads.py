@@ -5,12 +5,13 @@ from keras import ops
 
 from keras_transformer.models import GPT, GPTClassifier, GPTMultipleChoice
 from keras_transformer.training import LabelSmoothedCrossentropy
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-START, DELIMITER, EXTRACT = SPECIAL_IDS = (10, 11, 12)
+START, DELIMITER, EXTRACT = (10, 11, 12)
 ONE = np.array([[START, 5, 6, EXTRACT, 0, 0], [START, 7, DELIMITER, 8, 9, EXTRACT]])
 BOTH = np.array(
     [
@@ -25,21 +26,13 @@ def decoder(**options):
     return GPT(10, **{**sizes, **options}).resize_token_embeddings(13)
 
 
-def randomised(model):
-    """Return the model with random weights, including biases."""
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
-
-
 def tiny(kind="classifier", **options):
     made = {
         "classifier": lambda: GPTClassifier(decoder(), 3, **options),
         "similarity": lambda: GPTClassifier(decoder(), 3, symmetric=True, **options),
         "choice": lambda: GPTMultipleChoice(decoder(), **options),
     }
-    return randomised(made[kind]())
+    return randomise(made[kind]())
 
 
 INPUTS = {"classifier": ONE, "similarity": BOTH, "choice": BOTH}
@@ -66,7 +59,7 @@ def test_similarity_is_symmetric():
     model = tiny("similarity")
     expected = answer(model, BOTH)["classes"]
     np.testing.assert_allclose(answer(model, BOTH[:, ::-1])["classes"], expected, **CLOSE)
-    once = randomised(GPTClassifier(model.decoder, 3))  # without symmetry, the order matters
+    once = randomise(GPTClassifier(model.decoder, 3))  # without symmetry, the order matters
     assert not np.allclose(answer(once, BOTH[:, 0])["classes"], answer(once, BOTH[:, 1])["classes"], **CLOSE)
 
 
@@ -143,7 +136,7 @@ def test_a_tiny_model_learns_task_and_language_model():
 
 @neutral
 def test_larger_vocabulary_keeps_embeddings():
-    model = randomised(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
+    model = randomise(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
     larger = model.resize_token_embeddings(13)
     assert (larger.vocabulary_size, model.vocabulary_size) == (13, 10)
     ids = np.array([[5, 6, 7]])
@@ -156,7 +149,7 @@ def test_larger_vocabulary_keeps_embeddings():
 
 @neutral
 def test_smaller_vocabulary_keeps_first_embeddings():
-    model = randomised(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
+    model = randomise(GPT(10, 1, 2, 8, max_length=16, dropout=0.0))
     smaller = model.resize_token_embeddings(8)
     assert smaller.vocabulary_size == 8
     ids = np.array([[5, 6, 7]])

@@ -6,6 +6,7 @@ import pytest
 
 from keras_transformer.models import BERT, SentenceEncoder
 from keras_transformer.models.sentence_encoder import POOLINGS, pool
+from tests.random_weights import randomise
 
 IDS = np.array([[2, 5, 6, 7, 3], [2, 9, 3, 0, 0], [2, 3, 0, 0, 0], [0, 0, 0, 0, 0]])
 LENGTHS = (5, 3, 2)
@@ -16,10 +17,7 @@ def encoder(**options):
     model = BERT(
         12, num_layers=1, num_heads=2, model_dim=8, hidden_dim=16, max_length=8, dropout=0.0, **options
     )
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(model)
 
 
 def reference(hidden, pooling, encoder):

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.models import Transformer
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -18,11 +19,7 @@ NORMALIZATIONS = ("pre", "post", "sandwich")
 
 def tiny(**options):
     """Return a small model with random weights, including biases."""
-    model = Transformer(**{**TINY, **options})
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.4)
-    return model
+    return randomise(Transformer(**{**TINY, **options}), scale=0.4)
 
 
 def logits(model, source=SOURCE, target=TARGET):

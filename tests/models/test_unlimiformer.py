@@ -7,6 +7,7 @@ from keras_transformer.layers import RetrievalMemory
 from keras_transformer.models import GPT, T5, EncoderDecoderClassifier, Transformer, Unlimiformer
 from keras_transformer.ops import retrieval, scores
 from keras_transformer.training import LabelSmoothedCrossentropy
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -21,11 +22,7 @@ TARGET = np.array([[2, 9, 4, 5], [2, 7, 0, 0], [2, 5, 6, 7]])
 def tiny(kind=Transformer, **options):
     """Return a small model with random weights, including biases."""
     sizes = {"vocabulary_size": 12, "num_layers": 2, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
-    model = kind(**{**sizes, **options})
-    random = np.random.default_rng(0)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.4)
-    return model
+    return randomise(kind(**{**sizes, **options}), scale=0.4)
 
 
 def logits(model, source=SOURCE, target=TARGET):

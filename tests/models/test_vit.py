@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.models import ViT
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -23,11 +24,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 3)).astype("uint8"
 
 def tiny(**options):
     """Return a small model with random weights, including biases."""
-    model = ViT(**{**TINY, **options})
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.3)
-    return model
+    return randomise(ViT(**{**TINY, **options}), scale=0.3, seed=1)
 
 
 def logits(model, images=IMAGES):

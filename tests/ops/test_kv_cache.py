@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -161,19 +162,24 @@ def test_a_bounded_window_keeps_the_cache_layout():
     assert GrowingCache(rolling=False).for_window(2, 9) == GrowingCache(rolling=False)
 
 
+def written_in_a_loop(kv_cache, inputs):
+    """Return the state of a cache after four steps of a loop, whose keys are the inputs (2,) and the step."""
+
+    def step(count, state):
+        new = {
+            "key": inputs[:, None, None, None] + ops.zeros((2, 1, 2, 3)) + ops.cast(count, "float32"),
+            "value": ops.zeros((2, 1, 2, 4)),
+            "positions": ops.zeros((2, 1), "int32") + count,
+        }
+        return count + 1, kv_cache.write(state, new, count)[1]
+
+    start = (ops.zeros((), "int32"), allocated(kv_cache, kv_cache.loop_length(4, inputs)))
+    return ops.while_loop(lambda count, _: count < 4, step, start)[1]
+
+
 @pytest.mark.parametrize("kv_cache", [*STATIC, RollingCache(), RollingCache(in_place=False)], ids=str)
 def test_cache_state_passes_through_a_while_loop(modes, kv_cache):
-    def loop(inputs):
-        def step(count, state):
-            new = {
-                "key": inputs[:, None, None, None] + ops.zeros((2, 1, 2, 3)) + ops.cast(count, "float32"),
-                "value": ops.zeros((2, 1, 2, 4)),
-                "positions": ops.zeros((2, 1), "int32") + count,
-            }
-            return count + 1, kv_cache.write(state, new, count)[1]
-
-        start = (ops.zeros((), "int32"), allocated(kv_cache, kv_cache.loop_length(4, inputs)))
-        return ops.while_loop(lambda count, _: count < 4, step, start)[1]
+    loop = functools.partial(written_in_a_loop, kv_cache)
 
     for name, wrap in modes.items():
         state = wrap(loop)(ops.convert_to_tensor([1.0, 2.0]))
@@ -193,18 +199,7 @@ def test_growing_cache_state_passes_through_a_tensorflow_loop():
         return
     import tensorflow as tf
 
-    @tf.function(autograph=False)
-    def loop(inputs):
-        def step(count, state):
-            new = {
-                "key": inputs[:, None, None, None] + ops.zeros((2, 1, 2, 3)) + ops.cast(count, "float32"),
-                "value": ops.zeros((2, 1, 2, 4)),
-                "positions": ops.zeros((2, 1), "int32") + count,
-            }
-            return count + 1, kv_cache.write(state, new, count)[1]
-
-        start = (ops.zeros((), "int32"), allocated(kv_cache, kv_cache.loop_length(4, inputs)))
-        return ops.while_loop(lambda count, _: count < 4, step, start)[1]
+    loop = tf.function(functools.partial(written_in_a_loop, kv_cache), autograph=False)
 
     keys, _, positions = kv_cache.read(loop(inputs), 2)
     np.testing.assert_array_equal(positions, [[0, 1, 2, 3]] * 2)

@@ -11,6 +11,7 @@ from keras_transformer.models import GPT
 from keras_transformer.pipelines import TextGeneration
 from keras_transformer.pipelines.hugging_face_chat import read_chat_template
 from keras_transformer_cli import commands
+from tests.random_weights import randomise
 
 pytest.importorskip("jinja2")
 
@@ -37,9 +38,7 @@ def tokenizer():
 def chat(tokenizer):
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "max_length": 96, "dropout": 0.0}
     model = GPT(tokenizer.vocabulary_size, **sizes, pad_id=None, end_id=tokenizer.end_id)
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
+    randomise(model, scale=0.7, seed=1)
     return TextGeneration(
         model, tokenizer, max_new_tokens=6, max_source_tokens=80, add_start=True, chat_template=TEMPLATE
     )

@@ -1,6 +1,5 @@
 """Folders of `transformers`, tokenizer files included, as pipelines."""
 
-import io
 import json
 
 import keras
@@ -26,6 +25,8 @@ from keras_transformer.models import (
     ViT,
 )
 from keras_transformer.text.tokenizers import configuration
+from tests.random_weights import randomise
+from tests.sentence_pieces import T5_IDS, sentence_piece
 
 pytest.importorskip("safetensors")
 
@@ -35,10 +36,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def randomised(model):
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
-    return model
+    return randomise(model, scale=0.7, seed=1)
 
 
 def change_config(folder, **changes):
@@ -46,24 +44,11 @@ def change_config(folder, **changes):
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
 
 
-def sentence_piece(texts, **options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=model,
-        vocab_size=45,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
-    return model.getvalue()
-
-
 def write_t5(folder, size, **options):
     """Write a T5 folder whose model has more embedding rows than the tokenizer has pieces."""
     model = randomised(T5(size, **SMALL, key_dim=4, **options))
     interop.to_hugging_face(model, folder)
-    (folder / "spiece.model").write_bytes(sentence_piece(TEXTS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    (folder / "spiece.model").write_bytes(sentence_piece(TEXTS, 45, **T5_IDS))
     (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 4}))
     return model
 
@@ -117,7 +102,7 @@ def test_outputs_follow_the_generation_config_of_the_folder(tmp_path):
 
 @pytest.mark.slow
 def test_marian_uses_the_ids_of_its_vocabulary(tmp_path):
-    models = sentence_piece(TEXTS[1::2]), sentence_piece(TEXTS[::2])
+    models = sentence_piece(TEXTS[1::2], 45), sentence_piece(TEXTS[::2], 45)
     pieces = set()
     folder = tmp_path / "marian"
     for model in models:

@@ -21,6 +21,7 @@ from keras_transformer.models import (
     Whisper,
 )
 from keras_transformer_cli import commands
+from tests.random_weights import randomise
 
 pytest.importorskip("safetensors")
 
@@ -42,10 +43,7 @@ def byte_pairs():
 
 
 def randomised(model):
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(model, seed=1)
 
 
 def bert(words):

@@ -8,6 +8,7 @@ import pytest
 
 from keras_transformer import interop, pipelines, text
 from keras_transformer.models import BERT, GPT, MaskedLanguageModel, ModernBERT
+from tests.random_weights import randomise
 
 pytest.importorskip("safetensors")
 
@@ -16,9 +17,7 @@ SMALL = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dro
 
 
 def write(folder, model, tokenizer, model_type=None):
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
+    randomise(model, scale=0.7, seed=1)
     interop.to_hugging_face(model, folder, *([model_type] if model_type else []))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TOKENIZERS / tokenizer / name, folder / name)

@@ -1,14 +1,12 @@
 """Pipelines converted from KerasHub's task models give equal outputs."""
 
-import io
-
 import numpy as np
 import pytest
-import sentencepiece
 
 from keras_transformer import export, pipelines
 from keras_transformer.pipelines.keras_hub import tokenizer_from_keras_hub
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS
+from tests.sentence_pieces import T5_IDS, sentence_piece
 
 hub = pytest.importorskip("keras_hub").models
 pytestmark = pytest.mark.filterwarnings(
@@ -53,19 +51,7 @@ def byte_pair_tokenizer(name, *specials):
 
 
 def t5_tokenizer():
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES * 3),
-        model_writer=model,
-        vocab_size=60,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        bos_id=-1,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-    )
-    return hub.T5Tokenizer(proto=model.getvalue())
+    return hub.T5Tokenizer(proto=sentence_piece(LINES * 3, 60, **T5_IDS))
 
 
 TOKENIZERS = {

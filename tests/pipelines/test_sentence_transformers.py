@@ -1,19 +1,19 @@
 """Hand-made folders in the layout of `sentence-transformers` as pipelines, compared with NumPy."""
 
-import io
 import json
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer import interop, pipelines, text
 from keras_transformer.interop.sentence_transformers import from_sentence_transformers
 from keras_transformer.models import BERT, GPT, MaskedLanguageModel, SentenceEncoder
 from tests import arrays
+from tests.random_weights import randomise
+from tests.sentence_pieces import sentence_piece
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -30,10 +30,7 @@ MEAN = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}
 
 
 def randomised(model):
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(model, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -513,15 +510,7 @@ def test_lowercasing_needs_a_tokenizer_that_has_it(roberta, tmp_path):
     "name", ["PreTrainedTokenizerFast", "XLMRobertaTokenizer"]
 )  # of paraphrase-multilingual, e5
 def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_its_padding(name, tmp_path):
-    pieces = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_writer=pieces,
-        vocab_size=30,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(pieces.getvalue())
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(sentence_piece(LINES, 30))
     size = text.MarianT5Tokenizer.from_files(tmp_path).vocabulary_size
     model = randomised(BERT(size, **SIZES, max_length=16, pad_id=0))  # as config.json has it
     transformer = interop.to_hugging_face(model, tmp_path / "bert")

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_transformer import export, generation, pipelines, text
 from keras_transformer.models import GPT
 from keras_transformer.pipelines import TextGeneration
+from tests.random_weights import randomise
 
 TEXTS = ["to be, or not to be: that is the question", "whether 'tis nobler in the mind to suffer", "ñandú ☃"]
 PROMPTS = ["to be", "the question", "w", "mind to suffer to be or not", "the  que "]
@@ -29,10 +30,7 @@ def random_model(tokenizer, **options):
         end_id=tokenizer.end_id,
         **{**sizes, "position_encoding": "rotary", **options},
     )
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
-    return model
+    return randomise(model, scale=0.7, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Streams of the server are the texts of its generation loop, with sampling and constraints too."""
 
-import numpy as np
 import pytest
 
 import keras_transformer as kt
@@ -14,6 +13,7 @@ from keras_transformer.generation import (
     Sample,
 )
 from keras_transformer_serving.server import generating
+from tests.random_weights import randomise
 
 PROMPTS = ["to be", "or not", "that is the question", "a"]
 CONSTRAINTS = (
@@ -33,9 +33,7 @@ def test_streams_are_the_texts_of_the_loop(tmp_path):
         tokenizer.vocabulary_size, num_layers=1, num_heads=2, model_dim=16, max_length=64, end_id=tokenizer.end_id,
         pad_id=tokenizer.pad_id,
     )  # fmt: skip
-    random = np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape))
+    randomise(model, scale=1.0, seed=1)
     writer = kt.pipelines.TextGeneration(
         model, tokenizer, sampler, constraints=CONSTRAINTS, max_new_tokens=12, max_source_tokens=30
     )

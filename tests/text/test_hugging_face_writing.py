@@ -1,13 +1,13 @@
 """Tokenizers written as `tokenizer.json` give the ids of the `tokenizers` library, special tokens included."""
 
 import functools
-import io
 
 import pytest
 import sentencepiece
 
 from keras_transformer import text
 from keras_transformer.text.pretokenizers.patterns import DIGIT, GPT_2, LLAMA_3, QWEN_2
+from tests.sentence_pieces import sentence_piece
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -50,19 +50,12 @@ def llama(scheme):
 
 def unigram(roles, order, **arguments):
     """Return a tokenizer of a SentencePiece model, with `order` before and after its pieces."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_writer=model,
-        vocab_size=60,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    proto = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    model = sentence_piece(LINES, 60)
+    proto = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [proto.id_to_piece(id_) for id_ in range(3, proto.vocab_size())]
     before, after = order
     return text.MarianT5Tokenizer(
-        model.getvalue(),
+        model,
         [*before, *pieces, *after],
         special_tokens=roles,
         special_tokens_in_text=True,

@@ -1,5 +1,4 @@
 import base64
-import io
 import json
 
 import pytest
@@ -10,33 +9,20 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.text import MarianT5Tokenizer, from_hugging_face
 from keras_transformer.text.tokenizers.character_map import character_map
 from keras_transformer.text.tokenizers.unigram_files import sentence_piece_model
+from tests.sentence_pieces import T5_IDS, sentence_piece
 
 TEXTS = ["to be or not to be", "la casa azul", "the blue house", "¿dónde está el perro?", "one two"] * 3
 SENTINELS = [f"<extra_id_{number}>" for number in range(3)]
 
 
-def trained(texts=TEXTS, size=60, **options):
-    """Return the bytes of a model trained with the `sentencepiece` library."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=model,
-        vocab_size=size,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
-    return model.getvalue()
-
-
 @pytest.fixture(scope="module")
 def t5_model():
-    return trained(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    return sentence_piece(TEXTS, 60, **T5_IDS)
 
 
 @pytest.fixture(scope="module")
 def marian_models():
-    return trained(TEXTS[1::2], 40), trained(TEXTS[::2], 40)
+    return sentence_piece(TEXTS[1::2], 40), sentence_piece(TEXTS[::2], 40)
 
 
 def pieces_of(model):
@@ -203,8 +189,8 @@ class TestMarian:
 def test_a_character_of_the_target_language_has_its_id_in_sources(tmp_path):
     """The source model lacks the piece "u", which the vocabulary has for the target language."""
     models = (
-        trained(["la casa", "el gato"], 20, model_type="char"),
-        trained(["blue house"], 14, model_type="char"),
+        sentence_piece(["la casa", "el gato"], 20, model_type="char"),
+        sentence_piece(["blue house"], 14, model_type="char"),
     )
     tokenizer = MarianT5Tokenizer.from_files(write_marian(tmp_path / "it", models))
     assert tokenizer.pieces("la u☃") == ["\u2581", "l", "a", "\u2581", "<unk>"]
@@ -220,7 +206,7 @@ def test_a_character_of_the_target_language_has_its_id_in_sources(tmp_path):
     ],
 )
 def test_added_tokens_that_transformers_reads_in_another_way_are_errors(token, message, tmp_path):
-    folder = write_marian(tmp_path / "it", (trained(["la casa"], 16, model_type="char"),) * 2)
+    folder = write_marian(tmp_path / "it", (sentence_piece(["la casa"], 16, model_type="char"),) * 2)
     config = {"tokenizer_class": "MarianTokenizer", "added_tokens_decoder": {"40": token}}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
@@ -228,7 +214,7 @@ def test_added_tokens_that_transformers_reads_in_another_way_are_errors(token, m
 
 
 def test_the_sentence_piece_file_of_xlm_roberta_has_the_ids_of_fairseq(tmp_path):
-    model = trained(TEXTS, 40)
+    model = sentence_piece(TEXTS, 40)
     (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
     added = {"45": {"content": "<x>", "special": False, "lstrip": True}}
     config = {"tokenizer_class": "XLMRobertaTokenizer", "added_tokens_decoder": added}
