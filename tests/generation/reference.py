@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.generation import generator
 from keras_transformer.generation.compilation import bucket
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.layers import DecoderBlock, FeedForward, MultiHeadAttention, TokenEmbedding
@@ -49,6 +50,18 @@ class Decoder(keras.Model):
             hidden = hidden + feed_forward(hidden)
             new.append(entry)
         return self.embedding.logits(hidden), new
+
+
+def traced_searches(monkeypatch):
+    """Return a list to which every trace of the loop adds the shape of its source ids."""
+    traced, run_search = [], generator.run_search
+
+    def traced_search(inputs):
+        traced.append(tuple(inputs.source_ids.shape))
+        return run_search(inputs)
+
+    monkeypatch.setattr(generator, "run_search", traced_search)
+    return traced
 
 
 def randomise(model, seed, scale=1.0):

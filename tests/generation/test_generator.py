@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer import generation
 from keras_transformer.training import LabelSmoothedCrossentropy
 
-from .reference import forced, greedy_search
+from .reference import forced, greedy_search, traced_searches
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -195,15 +195,8 @@ def test_lora_weights_are_used_by_the_next_call(make):
 
 @pytest.mark.slow
 def test_similar_sizes_compile_once(model, monkeypatch):
-    traced = []
-    original = generation.generator.run_search
-
-    def counted(inputs):
-        traced.append(tuple(inputs.source_ids.shape))
-        return original(inputs)
-
-    monkeypatch.setattr(generation.generator, "run_search", counted)
-    # Without compiling, JAX would run `counted` at every call.
+    traced = traced_searches(monkeypatch)
+    # Without compiling, JAX would search at every call.
     compiled = keras.backend.backend() == "jax"
     run = generation.Generator(model, max_new_tokens=2, jit_compile=compiled)
     for rows, columns in ((5, 9), (8, 16), (6, 12), (7, 9)):

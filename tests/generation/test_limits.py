@@ -18,7 +18,7 @@ from keras_transformer.generation.constraints import FORBIDDEN, History
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.search import categorical
 
-from .reference import decoder
+from .reference import decoder, traced_searches
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -80,13 +80,7 @@ def test_the_forced_last_token_is_at_the_limit_of_each_row(model, random_transfo
 
 @pytest.mark.slow
 def test_different_limits_seeds_and_noise_do_not_recompile(random_transformer, monkeypatch):
-    traced = []
-    original = generation.generator.run_search
-    monkeypatch.setattr(
-        generation.generator,
-        "run_search",
-        lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
-    )
+    traced = traced_searches(monkeypatch)
     model = random_transformer(6)
     for limits in (LIMITS, [5, 5, 5, 5, 9], np.full(7, 12)):
         ids = np.resize(SOURCES, (len(limits), 6))

@@ -8,7 +8,7 @@ from keras_transformer.generation import Beam, Contrastive, Sample
 from keras_transformer.generation.loop import generate_ids
 from keras_transformer.ops import GrowingCache
 
-from .reference import decoder, translator
+from .reference import decoder, traced_searches, translator
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -21,13 +21,7 @@ def run(model, prompts, sampler="greedy", most=6, **options):
 
 @pytest.mark.slow
 def test_prompts_of_similar_lengths_compile_once(monkeypatch):
-    traced = []
-    original = generation.generator.run_search
-    monkeypatch.setattr(
-        generation.generator,
-        "run_search",
-        lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
-    )
+    traced = traced_searches(monkeypatch)
     run = generation.Generator(decoder(), Beam(2), 3, jit_compile=ON_JAX)
     for rows, columns in ((3, 2), (4, 8), (3, 5)):
         run(np.full((rows, columns), 5))

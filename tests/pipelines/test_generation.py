@@ -15,6 +15,7 @@ from keras_transformer.generation import (
 )
 from keras_transformer.models import BERT, GPT
 from keras_transformer.pipelines import TextGeneration, TextToText
+from tests.generation.reference import traced_searches
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +63,7 @@ def test_samples_do_not_depend_on_the_batch_size(pipeline, texts):
 
 @pytest.mark.slow
 def test_similar_lengths_are_compiled_once(random_transformer, pipeline, monkeypatch):
-    traced = []
-    original = generation.generator.run_search
-    monkeypatch.setattr(
-        generation.generator,
-        "run_search",
-        lambda *args, **kwargs: traced.append(1) or original(*args, **kwargs),
-    )
+    traced = traced_searches(monkeypatch)
     model = random_transformer(20, vocabulary_size=pipeline.tokenizer.vocabulary_size)
     fresh = TextToText(model, pipeline.tokenizer, max_new_tokens=4)
     for batch in (["u", "un", "uno"], ["la", "el", "a", "d"], ["dos", "s", "es"]):
