@@ -73,6 +73,18 @@ def tokenizer_of(model: Any) -> Any:
     return getattr(getattr(model, "preprocessor", None), "tokenizer", None)
 
 
+def _sizes(backbone: Any) -> dict[str, Any]:
+    """Return the vocabulary, the sizes and the dropout rate of a backbone of texts, by argument."""
+    return {
+        "vocabulary_size": backbone.vocabulary_size,
+        "num_layers": backbone.num_layers,
+        "num_heads": backbone.num_heads,
+        "model_dim": backbone.hidden_dim,
+        "hidden_dim": backbone.intermediate_dim,
+        "dropout": backbone.dropout,
+    }
+
+
 def _bert(model: Any, kwargs: dict[str, Any], pooler: Any = None) -> BERT:
     """Convert the backbone of a BERT or RoBERTa, with its pooler or a classifier's."""
     backbone = getattr(model, "backbone", model)
@@ -81,15 +93,10 @@ def _bert(model: Any, kwargs: dict[str, Any], pooler: Any = None) -> BERT:
     block = backbone.transformer_layers[0]
     encoder = BERT(
         **{
-            "vocabulary_size": backbone.vocabulary_size,
-            "num_layers": backbone.num_layers,
-            "num_heads": backbone.num_heads,
-            "model_dim": backbone.hidden_dim,
-            "hidden_dim": backbone.intermediate_dim,
+            **_sizes(backbone),
             "max_length": backbone.max_sequence_length,
             # RoBERTa has no segments: as one segment, whose embedding is zero.
             "num_segments": backbone.num_segments if is_bert else 0,
-            "dropout": backbone.dropout,
             "activation": _activation(block.activation),
             "epsilon": block.layer_norm_epsilon,
             "pooler": pooler is not None,
@@ -151,13 +158,8 @@ def _gpt2(model: Any, kwargs: dict[str, Any]) -> GPT:
     block = backbone.transformer_layers[0]
     converted = GPT(
         **{
-            "vocabulary_size": backbone.vocabulary_size,
-            "num_layers": backbone.num_layers,
-            "num_heads": backbone.num_heads,
-            "model_dim": backbone.hidden_dim,
-            "hidden_dim": backbone.intermediate_dim,
+            **_sizes(backbone),
             "max_length": backbone.max_sequence_length,
-            "dropout": backbone.dropout,
             "activation": _activation(block.activation),
             "epsilon": block.layer_norm_epsilon,
             "pad_id": None,
@@ -182,13 +184,8 @@ def _t5(model: Any, kwargs: dict[str, Any]) -> T5:
     pad_id = getattr(tokenizer, "pad_token_id", 0)
     converted = T5(
         **{
-            "vocabulary_size": backbone.vocabulary_size,
-            "num_layers": backbone.num_layers,
-            "num_heads": backbone.num_heads,
-            "model_dim": backbone.hidden_dim,
-            "hidden_dim": backbone.intermediate_dim,
+            **_sizes(backbone),
             "key_dim": backbone.key_value_dim or backbone.hidden_dim // backbone.num_heads,
-            "dropout": backbone.dropout,
             "activation": _GATED[activation] if backbone.use_gated_activation else activation,
             "tied": backbone.tie_embedding_weights,
             "epsilon": backbone.layer_norm_epsilon,

@@ -16,8 +16,7 @@ import numpy as np
 from keras_transformer.lazy_tensorflow import TENSORFLOW
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_utf8
-from keras_transformer.text.training.corpus import Texts
-from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
+from keras_transformer.text.training.sentence_piece import SentencePieceTraining
 from keras_transformer_serving import text
 
 _SPACE = "\u2581"
@@ -242,40 +241,10 @@ class OpenAIGPTTokenizer(_OfWords, text.OpenAIGPTTokenizer):
     file_name = "character_pair.json"
 
 
-class SentencePieceTokenizer(Tokenizer, text.SentencePieceTokenizer):
+class SentencePieceTokenizer(SentencePieceTraining, Tokenizer, text.SentencePieceTokenizer):
     """A SentencePiece model."""
 
     file_name = "sentencepiece.model"
-
-    @classmethod
-    def train(
-        cls,
-        texts: Texts,
-        vocabulary_size: int = 8000,
-        model: Model = "unigram",
-        *,
-        character_coverage: float = 1.0,
-        normalization: str = "identity",
-        byte_fallback: bool = True,
-    ) -> Self:
-        """Train a tokenizer, as where TensorFlow is installed: the same texts and arguments give the same model.
-
-        Args:
-            texts: an iterable of texts and of paths of UTF-8 files, whose lines are the texts; or one such path.
-            vocabulary_size: the maximum number of pieces.
-            model: "unigram", "bpe", "char" or "word".
-            character_coverage: the fraction of the characters in `texts` that get a piece, from 0.98 to 1.
-            normalization: "identity", which is lossless, or a rule of SentencePiece: "nfkc" for Unicode's NFKC,
-                "nmt_nfkc" also for one space in place of any white space, invisible characters and line ends; "nfkc_cf"
-                and "nmt_nfkc_cf" also fold case. Models that read texts, such as translators, need "nmt_nfkc"; those
-                that write them with all their characters, such as language models, "identity".
-            byte_fallback: whether a character without a piece becomes its UTF-8 bytes instead of `unknown_id`.
-        """
-        return cls(
-            train_sentence_piece(
-                texts, vocabulary_size, model, character_coverage, normalization, byte_fallback
-            )
-        )
 
 
 class WordPieceTokenizer(_OfWords, text.WordPieceTokenizer):

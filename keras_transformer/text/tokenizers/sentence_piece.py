@@ -1,7 +1,7 @@
 """A SentencePiece tokenizer that runs inside the TensorFlow graph."""
 
 import re
-from typing import Any, Self
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_text
@@ -9,12 +9,11 @@ import tensorflow_text
 from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.strings import to_utf8
-from keras_transformer.text.training.corpus import Texts
-from keras_transformer.text.training.sentence_piece import Model, train_sentence_piece
+from keras_transformer.text.training.sentence_piece import SentencePieceTraining
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 
 
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceTokenizer(SentencePieceTraining, Tokenizer):
     """Convert text to ids and back with a SentencePiece model, eagerly and inside `tf.function`.
 
     A tokenizer that is an attribute of a `tf.Module` is saved with it by `tf.saved_model.save`.
@@ -70,54 +69,6 @@ class SentencePieceTokenizer(Tokenizer):
             self._tokenizer._model_resource = SharedModel(model)
             unknown = self._tokenizer.detokenize([[self.unknown_id]])[0].numpy().decode()
         self._guard = f"^{re.escape(unknown)} ?" if keeps_spaces(self._processor) else None
-
-    @classmethod
-    def train(
-        cls,
-        texts: Texts,
-        vocabulary_size: int = 8000,
-        model: Model = "unigram",
-        *,
-        character_coverage: float = 1.0,
-        normalization: str = "identity",
-        byte_fallback: bool = True,
-    ) -> Self:
-        """Train a tokenizer; the same texts and arguments give the same model.
-
-        Args:
-            texts: an iterable of texts (str or UTF-8 bytes) and `pathlib.Path`s of UTF-8 files, whose lines
-                are the texts; or one such path. Empty texts are skipped.
-            vocabulary_size: the maximum number of pieces, including the four special tokens and the 256 bytes of
-                `byte_fallback`. The trained vocabulary is smaller if the texts do not have enough pieces.
-            model: "unigram", "bpe", "char" or "word".
-            character_coverage: the fraction of the characters in `texts` that get a piece, from 0.98 to 1.
-            normalization: "identity", which is lossless, or a rule of SentencePiece: "nfkc" for Unicode's NFKC,
-                "nmt_nfkc" also for one space in place of any white space, invisible characters and line ends; "nfkc_cf"
-                and "nmt_nfkc_cf" also fold case. Models that read texts, such as translators, need "nmt_nfkc"; those
-                that write them with all their characters, such as language models, "identity".
-            byte_fallback: whether a character without a piece becomes its UTF-8 bytes instead of `unknown_id`. The
-                bytes take 256 ids, so that texts have 1.4 to 3.4 % more tokens with a vocabulary of 2,000, and 0.3 to
-                0.5 % more with one of 8,000 (spa-eng and Don Quijote, `benchmarks/byte_fallback.py`). Without byte
-                fallback, a tokenizer trained on Don Quijote does not reproduce 1,225 of the 113,322 Spanish sentences
-                of spa-eng.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            TypeError: if `texts` is a str, or holds something other than texts and paths.
-            ValueError: if `texts` is empty or not UTF-8, if `vocabulary_size` is too small for its
-                characters, or if any other argument has an unknown value.
-
-        Example:
-            >>> SentencePieceTokenizer.train(["hello world"], 12, "char", byte_fallback=False).vocabulary_size
-            12
-        """
-        return cls(
-            train_sentence_piece(
-                texts, vocabulary_size, model, character_coverage, normalization, byte_fallback
-            )
-        )
 
     @property
     def special_token_ids(self) -> dict[str, int]:
