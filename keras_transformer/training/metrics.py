@@ -1,6 +1,6 @@
 """Metrics over tokens."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -13,8 +13,16 @@ from keras_transformer.typing import Tensor
 class _TokenMean(Configured, keras.metrics.Metric):
     """Base class of means over the tokens that are not ignored."""
 
-    def __init__(self, name: str, pad_id: int | None, ignore_class: int | None, **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+    default_name: ClassVar[str]
+
+    def __init__(
+        self,
+        name: str | None = None,
+        pad_id: int | None = 0,
+        ignore_class: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name or self.default_name, **kwargs)
         self.pad_id = pad_id
         self.ignore_class = ignore_class
         self.total = self.add_weight(name="total", initializer="zeros")
@@ -44,20 +52,13 @@ class Perplexity(_TokenMean):
     $$\exp\Big(-\frac{1}{n} \sum_t \log p(y_t)\Big)$$
 
     Args:
-        name: the name of the metric.
+        name: the name of the metric, by default "perplexity".
         pad_id: the label of padding, which is ignored; None to ignore negative labels.
         ignore_class: a further label to ignore, such as −100.
         **kwargs: arguments of `keras.metrics.Metric`.
     """
 
-    def __init__(
-        self,
-        name: str = "perplexity",
-        pad_id: int | None = 0,
-        ignore_class: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(name, pad_id, ignore_class, **kwargs)
+    default_name = "perplexity"
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return −log p of each label, float32 (B, T)."""
@@ -74,20 +75,13 @@ class TokenAccuracy(_TokenMean):
     """The fraction of tokens, without ignored ones, whose label has the highest logit.
 
     Args:
-        name: the name of the metric.
+        name: the name of the metric, by default "token_accuracy".
         pad_id: the label of padding, which is ignored; None to ignore negative labels.
         ignore_class: a further label to ignore, such as −100.
         **kwargs: arguments of `keras.metrics.Metric`.
     """
 
-    def __init__(
-        self,
-        name: str = "token_accuracy",
-        pad_id: int | None = 0,
-        ignore_class: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(name, pad_id, ignore_class, **kwargs)
+    default_name = "token_accuracy"
 
     def per_token(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return 1 where the label has the highest logit, else 0, float32 (B, T)."""
