@@ -67,8 +67,8 @@ def classification(
 
     Raises:
         TypeError: if `texts` is one string.
-        ValueError: if `texts` are neither strings nor pairs of strings, `labels` do not match them, the tokenizer lacks
-            an id, or an argument is out of range.
+        ValueError: if `texts` are neither strings nor pairs of strings, `labels` do not match them, or the tokenizer
+            lacks an id.
 
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer

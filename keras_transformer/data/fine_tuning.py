@@ -77,7 +77,7 @@ def fine_tuning(
     Raises:
         TypeError: if `examples` is one string.
         ValueError: if a row is longer than `max_length` (rows are never truncated), an example does not match the task,
-            `labels` do not match the examples, a text contains a special token, or an argument is out of range.
+            `labels` do not match the examples, or a text contains a special token.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

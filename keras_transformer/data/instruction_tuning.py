@@ -64,8 +64,7 @@ def instruction_tuning(
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        ValueError: if `pairs` is empty, malformed or all too long, the tokenizer has no end id, or an argument is out
-            of range.
+        ValueError: if `pairs` is empty, malformed or all too long, or the tokenizer has no end id.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

@@ -77,8 +77,8 @@ def language_modeling(
 
     Raises:
         TypeError: if `texts` is one string.
-        ValueError: if there is no token to predict, the tokenizer has no end id, `sampling` is not 0 although the
-            tokenizer cannot sample or `separate` is False, or an argument is out of range.
+        ValueError: if there is no token to predict, the tokenizer has no end id, or `sampling` is not 0 although the
+            tokenizer cannot sample or `separate` is False.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

@@ -79,8 +79,7 @@ def masked_language_modeling(
         metrics must ignore.
 
     Raises:
-        ValueError: if there are no tokens in `texts`, the tokenizer has no padding, start, end or mask id, or an
-            argument is out of range.
+        ValueError: if there are no tokens in `texts`, or the tokenizer has no padding, start, end or mask id.
 
     References:
         Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; dynamic masking: Liu et al., "RoBERTa"

@@ -171,10 +171,9 @@ def translation_pairs(
     Raises:
         FileNotFoundError: if a path does not exist, or a file of `cache_dir` has disappeared.
         OSError: if files cannot be written to `cache_dir`; nothing incomplete is left.
-        ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens`
-            are given, if `sampling` is for a tokenizer that cannot sample or for packed rows, if a tokenizer has
-            languages and none of them is given, if files of `cache_dir` have been changed, or if an argument is out of
-            range.
+        ValueError: if `pairs` is empty, malformed or all too long, if both `batch_size` and `batch_tokens` are given,
+            if `sampling` is for a tokenizer that cannot sample or for packed rows, if a tokenizer has languages and
+            none of them is given, or if files of `cache_dir` have been changed.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer

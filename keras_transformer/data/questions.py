@@ -81,7 +81,7 @@ def questions(
 
     Raises:
         ValueError: if there are not as many contexts and answers as questions, an answer is not at its start in the
-            context, a context has no word, no question fits, the tokenizer lacks an id, or an argument is out of range.
+            context, a context has no word, no question fits, or the tokenizer lacks an id.
 
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer

@@ -58,7 +58,7 @@ def sentence_pairs(
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        ValueError: if `pairs` is empty or malformed, the tokenizer lacks an id, or an argument is out of range.
+        ValueError: if `pairs` is empty or malformed, or the tokenizer lacks an id.
 
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer

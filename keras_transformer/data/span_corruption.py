@@ -76,8 +76,8 @@ def span_corruption(
 
     Raises:
         TypeError: if `texts` is one string.
-        ValueError: if there are no tokens in `texts`, there are too few sentinels, a text contains a sentinel, the
-            tokenizer has no padding or end id, or an argument is out of range.
+        ValueError: if there are no tokens in `texts`, there are too few sentinels, a text contains a sentinel, or the
+            tokenizer has no padding or end id.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

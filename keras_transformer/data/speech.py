@@ -147,7 +147,7 @@ def speech_recognition(
         FileNotFoundError: if a file does not exist.
         ImportError: if a file is to be resampled, and SciPy is not installed.
         ValueError: if audio is not finite, empty, or has another sample rate or several channels, a text is not a
-            string or is empty, nothing is short enough, or an argument is out of range.
+            string or is empty, or nothing is short enough.
 
     Example:
         >>> from keras_transformer.text import ByteTokenizer

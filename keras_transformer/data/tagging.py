@@ -64,8 +64,8 @@ def tagging(
         `training.LabelSmoothedCrossentropy(0.0, pad_id=None)` and `training.TokenAccuracy(pad_id=None)` do.
 
     Raises:
-        ValueError: if a sentence has no words or not as many tags, a tag is not a non-negative integer, the tokenizer
-            lacks an id, or an argument is out of range.
+        ValueError: if a sentence has no words or not as many tags, a tag is not a non-negative integer, or the
+            tokenizer lacks an id.
 
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer

@@ -395,7 +395,7 @@ def get(identifier: Any) -> Constraint:
     """Retrieve a constraint: the constraint itself, or from its config as returned by `serialize`.
 
     Raises:
-        ValueError: if `identifier` is neither of these, or a setting is out of range.
+        ValueError: if `identifier` is neither of these.
 
     Example:
         >>> get({"constraint": "NoRepeatNGram", "size": 3})

@@ -62,7 +62,7 @@ class Generator(ModelFunctions):
 
     Raises:
         TypeError: if the model has no `step` or `empty_cache`.
-        ValueError: if `sampler` is unknown, a setting is out of range or constraints contradict each other.
+        ValueError: if constraints contradict each other.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class Settings:
 
         Raises:
             TypeError: if the model has no `step` or `empty_cache`.
-            ValueError: if `sampler` is unknown, a setting is out of range or two of them contradict each other.
+            ValueError: if two settings contradict each other.
         """
         check_generates("model", model)
         check_positive_integer(max_new_tokens=max_new_tokens)

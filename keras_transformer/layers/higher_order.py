@@ -52,7 +52,7 @@ class SimplicialAttention(ConfiguredLayer):
         output: (B, T, D)
 
     Raises:
-        ValueError: if a size is not positive, or `num_heads` does not divide D for the default `key_dim`.
+        ValueError: if `num_heads` does not divide D for the default `key_dim`.
 
     Example:
         >>> SimplicialAttention(num_heads=2, relation="causal")(keras.ops.ones((2, 5, 16))).shape
@@ -202,8 +202,7 @@ class TriangleAttention(ConfiguredLayer):
         output: (B, T, T, D)
 
     Raises:
-        ValueError: if a size is not positive, `pairs` has another shape, or `num_heads` does not divide D for the
-            default `key_dim`.
+        ValueError: if `pairs` has another shape, or `num_heads` does not divide D for the default `key_dim`.
 
     Example:
         >>> TriangleAttention(num_heads=2)(keras.ops.ones((2, 5, 5, 16))).shape
@@ -309,8 +308,8 @@ class HypergraphAttention(ConfiguredLayer):
         The new vectors of the nodes and of the hyperedges.
 
     Raises:
-        ValueError: if a size is not positive, or `num_heads` does not divide D for the default `key_dim`; in a call, if
-            `incidences` have another shape or, where their values are known, are out of range.
+        ValueError: if `num_heads` does not divide D for the default `key_dim`; in a call, if `incidences` have another
+            shape or, where their values are known, are out of range.
 
     Example:
         >>> nodes, hyperedges = keras.random.normal((1, 4, 8)), keras.ops.zeros((1, 2, 8))

@@ -80,8 +80,8 @@ class MultiHeadAttention(ConfiguredLayer):
         output: (B, T, D); with `return_attention_scores` also the weights, float32 (B, N, T, S), before dropout
 
     Raises:
-        ValueError: if a size is not positive, `num_kv_heads` does not divide `num_heads`, a name is unknown,
-            `num_heads` does not divide D for the default `key_dim`, or queries and keys cannot share a projection.
+        ValueError: if `num_kv_heads` does not divide `num_heads`, a name is unknown, `num_heads` does not divide D for
+            the default `key_dim`, or queries and keys cannot share a projection.
 
     Example:
         >>> layer = MultiHeadAttention(num_heads=4, key_dim=8, relation="causal")

@@ -49,7 +49,7 @@ class RetrievalAttention(ConfiguredLayer):
         output: (B, T, D)
 
     Raises:
-        ValueError: if a size is not positive or `num_kv_heads` does not divide `num_heads`.
+        ValueError: if `num_kv_heads` does not divide `num_heads`.
 
     Example:
         >>> layer = RetrievalAttention(num_heads=4, key_dim=8, k=16)

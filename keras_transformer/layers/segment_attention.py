@@ -41,8 +41,8 @@ class SegmentAttention(MultiHeadAttention):
         output: (B, T, D)
 
     Raises:
-        ValueError: if a size is not positive, or another number of rows, a mask that is not for padding, segments or
-            edges are given to a layer with memory.
+        ValueError: if another number of rows, a mask that is not for padding, segments or edges are given to a layer
+            with memory.
 
     Example:
         >>> layer = SegmentAttention(4, memory_length=8, batch_size=2, position_encoding="rotary")

@@ -57,9 +57,8 @@ class LogMelSpectrogram(ConfiguredLayer):
         output: (B, ⌊N / h⌋, M)
 
     Raises:
-        ValueError: if a size is not positive, `window_length` is odd, frequencies are not ascending or above half the
-            sample rate, `normalization` is unknown, the audio is not longer than half a window, or `lengths` are
-            not integers (B,).
+        ValueError: if `window_length` is odd, frequencies are not ascending or above half the sample rate,
+            `normalization` is unknown, the audio is not longer than half a window, or `lengths` are not integers (B,).
 
     Example:
         >>> LogMelSpectrogram()(keras.ops.zeros((2, 16000))).shape

@@ -238,8 +238,7 @@ class SequenceClassifier(HeadedEncoder):
         output: (B, C), float32 logits; for regression the predicted numbers
 
     Raises:
-        ValueError: if `num_classes` is not positive, `pooling` or `problem_type` is unknown, or a single-label
-            classifier has one class.
+        ValueError: if `pooling` or `problem_type` is unknown, or a single-label classifier has one class.
 
     References:
         Devlin et al. (2019), section 4.1.
@@ -298,7 +297,7 @@ class TokenClassifier(HeadedEncoder):
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: if `num_classes` is not positive, or there is a `head_activation` without `prediction_head`.
+        ValueError: if there is a `head_activation` without `prediction_head`.
 
     References:
         Devlin et al. (2019), section 5.3.

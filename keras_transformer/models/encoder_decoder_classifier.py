@@ -50,8 +50,7 @@ class EncoderDecoderClassifier(Model):
 
     Raises:
         TypeError: if `encoder` is not an encoder–decoder.
-        ValueError: if `num_classes` is not positive, `problem_type` is unknown or does not match it, or `decoder_input`
-            is unknown.
+        ValueError: if `problem_type` is unknown or does not match it, or `decoder_input` is unknown.
 
     References:
         Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation,

@@ -54,8 +54,8 @@ class GAT(Model):
         output: (B, T, C), float32 logits
 
     Raises:
-        ValueError: if a size is not positive or `num_heads` is empty; in a call, if the features have another size, or
-            known features are not finite or known edges have nodes that are not in the graph.
+        ValueError: if `num_heads` is empty; in a call, if the features have another size, or known features are not
+            finite or known edges have nodes that are not in the graph.
 
     Example:
         >>> model = GAT(num_features=5, num_classes=3)

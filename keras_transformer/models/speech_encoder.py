@@ -55,8 +55,8 @@ class SpeechEncoder(Model):
         output: (B, T', D), float32; the hidden states after the end of a row are undefined, see `output_lengths`
 
     Raises:
-        ValueError: if a size is not positive, `num_heads` does not divide `model_dim`, both `features` and
-            `num_features` are given; in a call, if inputs have another name or shape, or are not finite.
+        ValueError: if `num_heads` does not divide `model_dim`, or both `features` and `num_features` are given; in a
+            call, if inputs have another name or shape, or are not finite.
 
     Example:
         >>> model = SpeechEncoder(num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)

@@ -83,8 +83,8 @@ class Transformer(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if a number of heads does not divide `model_dim`, a size is not positive, an id is not in the
-            vocabulary, learned positions have no `max_length`, or `decoder_relation` relates a token to a later one.
+        ValueError: if a number of heads does not divide `model_dim`, learned positions have no `max_length`, or
+            `decoder_relation` relates a token to a later one.
 
     Example:
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)

@@ -51,8 +51,7 @@ class TransformerXL(CausalLanguageModel):
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
 
     Raises:
-        ValueError: if a size is not positive, an id is not in the vocabulary, or `relation` relates a token to a later
-            one.
+        ValueError: if `relation` relates a token to a later one.
 
     Example:
         >>> model = TransformerXL(100, num_layers=1, num_heads=2, model_dim=16, memory_length=8, batch_size=1)

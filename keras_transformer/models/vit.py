@@ -71,9 +71,8 @@ class ViT(PublishedSizes, Model):
         output: (B, C), float32 logits, or for regression the predicted numbers; (B, D) without head
 
     Raises:
-        ValueError: if a size is not positive, `image_size` is not a multiple of `patch_size`, or an argument has an
-            unknown value; in a call, if images have a different size, or are integers and `value_range` is within
-            [−1, 1].
+        ValueError: if `image_size` is not a multiple of `patch_size`, or an argument has an unknown value; in a call,
+            if images have a different size, or are integers and `value_range` is within [−1, 1].
 
     Example:
         >>> model = ViT(8, patch_size=4, num_classes=10, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)

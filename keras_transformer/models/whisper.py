@@ -72,8 +72,8 @@ class Whisper(EncoderDecoder):
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
     Raises:
-        ValueError: if a number of heads does not divide `model_dim`, that is odd, a size is not positive, an id is not
-            in the vocabulary; in a call, if audio or frames are missing or not finite.
+        ValueError: if a number of heads does not divide `model_dim`, or that is odd; in a call, if audio or frames are
+            missing or not finite.
 
     Example:
         >>> model = Whisper(100, 1, 2, 16, 32, max_source_length=20, max_length=8, pad_id=0, start_id=1, end_id=2)

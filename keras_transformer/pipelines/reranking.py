@@ -37,8 +37,7 @@ class Reranking(RerankingTask, TextPipeline):
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
-        ValueError: if the model has several classes, model and tokenizer do not match, or an argument has another
-            value.
+        ValueError: if the model has several classes, or model and tokenizer do not match.
 
     Example:
         >>> reranker = Reranking(model, tokenizer)

@@ -69,8 +69,7 @@ class TextPipeline(ForwardPipeline, TextTask):
         truncation_side: "right" to truncate texts to their first tokens, "left" to their last.
 
     Raises:
-        TypeError: if `model` or `tokenizer` is of another type.
-        ValueError: if model and tokenizer do not match, or an argument has another value.
+        ValueError: if model and tokenizer do not match.
     """
 
     examples_are_typical: ClassVar[bool] = True
@@ -334,8 +333,7 @@ class WordPipeline(TextPipeline):
         **limits: `max_length` and `truncation_side`, see `TextPipeline`.
 
     Raises:
-        TypeError: if `model` or `tokenizer` is of another type.
-        ValueError: if model and tokenizer do not match, or an argument has another value.
+        ValueError: if model and tokenizer do not match.
     """
 
     _settings_before: ClassVar[dict[str, Any]] = {"words": WHITE_SPACE_WORDS}

@@ -42,8 +42,7 @@ class Mamba2(RecurrentMixer):
         input and output: (B, T, D)
 
     Raises:
-        ValueError: if a size is not positive, or `num_heads` does not divide `inner_dim`, or `num_groups` not
-            `num_heads`.
+        ValueError: if `num_heads` does not divide `inner_dim`, or `num_groups` not `num_heads`.
 
     Example:
         >>> Mamba2(num_heads=4, state_dim=8)(keras.ops.ones((2, 5, 16))).shape

@@ -63,8 +63,7 @@ class BytePairTokenizer(PairTokenizer):
         mask_id: the id of the mask token; -1 if there is none.
 
     Raises:
-        ValueError: if a piece occurs twice, all bytes, a token or a piece of `merges` are missing, or an argument has
-            an unknown value.
+        ValueError: if a piece occurs twice, or all bytes, a token or a piece of `merges` are missing.
 
     Example:
         >>> tokenizer = BytePairTokenizer.train(["hug hugs hugging"], 264)

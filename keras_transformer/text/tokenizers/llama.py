@@ -44,8 +44,7 @@ class LlamaTokenizer(PairTokenizer):
             pieces.
 
     Raises:
-        ValueError: if a piece occurs twice, a byte, a token or a piece of `merges` is missing, or an argument has an
-            unknown value.
+        ValueError: if a piece occurs twice, or a byte, a token or a piece of `merges` is missing.
 
     Example:
         >>> pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581hi", "\u2581h"]

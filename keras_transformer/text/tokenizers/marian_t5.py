@@ -81,8 +81,7 @@ class MarianT5Tokenizer(VocabularyTokenizer):
         empty_ids: the ids without content: the unknown id, unused ids, and the ids of pieces that are only spaces.
 
     Raises:
-        ValueError: if `model` is not a SentencePiece model, a piece occurs twice, special tokens are missing, or an
-            argument is out of range.
+        ValueError: if `model` is not a SentencePiece model, a piece occurs twice, or special tokens are missing.
 
     Example:
         >>> from keras_transformer.text import SentencePieceTokenizer

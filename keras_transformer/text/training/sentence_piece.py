@@ -64,8 +64,7 @@ class SentencePieceTraining:
 
         Raises:
             TypeError: if `texts` is a str, or holds something other than texts and paths.
-            ValueError: if `texts` is empty or not UTF-8, if `vocabulary_size` is too small for its
-                characters, or if any other argument has an unknown value.
+            ValueError: if `texts` is empty or not UTF-8, or if `vocabulary_size` is too small for its characters.
 
         Example:
             >>> from keras_transformer.text import SentencePieceTokenizer

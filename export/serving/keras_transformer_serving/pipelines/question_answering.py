@@ -63,7 +63,6 @@ class QuestionAnsweringTask(TextTask):
             The most probable `Span`, or a list of them.
 
         Raises:
-            TypeError: if a text is not a string.
             ValueError: if a context has no word, or is too long with its question, or `no_answer_threshold` is no
                 number, or not a setting of the pipeline.
         """
