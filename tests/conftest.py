@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import sys
-import types
 
 import hypothesis
 import pytest
@@ -94,8 +93,9 @@ def quick_graphs(request):
     import tensorflow as tf
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context
-    from tensorflow.python.ops import control_flow_assert
     from tensorflow.python.util import tf_stack
+
+    from tests.quick_libraries import create_layers_quickly, trace_quickly
 
     context.ensure_initialized()
     pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(context.context()._handle, False)
@@ -103,38 +103,9 @@ def quick_graphs(request):
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf_stack, "extract_stack", lambda stacklevel=1: stack)
-        patch.setattr(control_flow_assert, "cond", types.SimpleNamespace(cond=always_asserted))
         create_layers_quickly(patch)
+        trace_quickly(patch)
         yield record
-
-
-def create_layers_quickly(patch):
-    """Set attributes of layers without exceptions in Keras and TensorFlow for each new one: half of a layer's time.
-
-    Keras stores the names of attributes that are not saved under another key than it looks up, so that it creates a
-    layer for each one that it saves or loads.
-    """
-    from keras.src.backend.tensorflow import trackable
-    from keras.src.saving import saving_lib
-    from tensorflow.python.trackable import autotrackable, data_structures
-
-    missing = object()
-
-    def set_attribute(self, name, value):
-        if getattr(self, name, missing) is value:
-            return
-        if getattr(self, "_self_setattr_tracking", True):
-            for module in (trackable, data_structures):
-                value = module.sticky_attribute_assignment(trackable=self, value=value, name=name)
-        super(autotrackable.AutoTrackable, self).__setattr__(name, value)
-
-    patch.setattr(trackable.KerasAutoTrackable, "__setattr__", set_attribute)
-    patch.setattr(saving_lib, "get_attr_skipset", functools.cache(saving_lib.get_attr_skipset))
-
-
-def always_asserted(_condition, _true, false, name=None):
-    """Return an assertion without the branch in which TensorFlow puts it to spare copies from a GPU."""
-    return types.SimpleNamespace(op=false())
 
 
 @pytest.fixture
