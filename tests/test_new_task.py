@@ -122,15 +122,21 @@ def run_folder(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.fixture(scope="module")
+def pipeline(run_folder):
+    """The pipeline of the run, which the tests share and do not change."""
+    return pipelines.load(run_folder)
+
+
 def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_command_line_trains_and_predicts_a_new_task(run_folder, capsys):
+def test_the_command_line_trains_and_predicts_a_new_task(run_folder, pipeline, capsys):
     report = json.loads((run_folder / "report.json").read_text())
     assert report["task"] == "rate"
     assert report["metrics"]["mean_absolute_error"] < 0.5
-    ratings = pipelines.load(run_folder)(TEXTS)
+    ratings = pipeline(TEXTS)
     assert ratings[1] < 2 < 4 < ratings[0]
     capsys.readouterr()
     assert commands.main(["predict", str(run_folder), *TEXTS]) == 0
@@ -145,11 +151,11 @@ def test_options_of_a_new_task_are_flags_and_are_validated(capsys):
     assert "`--tokenizer` must be a folder or one of ['wordpiece']" in capsys.readouterr().err
 
 
-def test_a_new_task_is_exported_verified_and_served(run_folder, tmp_path, capsys):
+def test_a_new_task_is_exported_verified_and_served(run_folder, pipeline, tmp_path, capsys):
     folder = tmp_path / "export"
     assert commands.main(["export", str(run_folder), str(folder), "--formats", "onnx"]) == 0
     assert commands.main(["verify", str(folder)]) == 0
-    pipeline, served = pipelines.load(run_folder), serving.load(folder)
+    served = serving.load(folder)
     assert type(served) is ServedRating
     rows = [*TEXTS, "", 5]  # the last is invalid
     answers, expected = served(rows, errors="return"), pipeline(rows, errors="return")

@@ -1,5 +1,6 @@
 """Files written by earlier versions load and give the stored outputs: see `saved_files/write.py`."""
 
+import functools
 import json
 import pathlib
 import pickle
@@ -26,14 +27,25 @@ COLUMNS = {
 }
 # On JAX every new shape compiles for seconds.
 ON_JAX = dict.fromkeys(("bert", "gpt_relative_bias", "transformer"), pytest.mark.backend_neutral)
+# A configuration has every argument: quick tests load one variant of a class, and each format of weights.
+SLOW = (
+    "gpt",
+    "gpt_alibi_window",
+    "gpt_llama",
+    "gpt_post_without_padding_id",
+    "t5",
+    "transformer_post",
+    "transformer_trained",
+)
 # Weights and sums of float16 round differently on other processors.
 TOLERANCE = {"gpt_float16": 5e-3, "gpt_int8": 5e-3}
 
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """Return unpacked(name), which gives the folder of an unpacked archive."""
+    """Return unpacked(name), which gives the folder of an unpacked archive; the tests share and do not change it."""
 
+    @functools.cache
     def unpack(name):
         folder = tmp_path_factory.mktemp("saved") / name
         with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
@@ -43,7 +55,10 @@ def unpacked(tmp_path_factory):
     return unpack
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=ON_JAX.get(name, ())) for name in MODELS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ON_JAX.get(name, ())) for name in MODELS],
+)
 def test_saved_models_load_and_give_the_stored_outputs(name, unpacked, monkeypatch):
     folder = unpacked(name)
     # Keras takes two objects with one address for one object, and an address is given again when an object is gone.
@@ -70,12 +85,16 @@ def test_saved_models_load_and_give_the_stored_outputs(name, unpacked, monkeypat
     assert not optimizer
 
 
+@pytest.fixture(scope="module")
+def loaded(unpacked):
+    """Return loaded(name), which gives the pipeline of an archive; the tests share and do not change it."""
+    return functools.cache(lambda name: kt.pipelines.load(unpacked(name) / "pipeline"))
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_saved_pipelines_have_the_settings_of_their_exports(name, unpacked):
-    folder = unpacked(name)
-    pipeline = kt.pipelines.load(folder / "pipeline")
-    config = json.loads((folder / "export" / "config.json").read_text())
-    now = json.loads(json.dumps(pipeline.export_config()))
+def test_saved_pipelines_have_the_settings_of_their_exports(name, unpacked, loaded):
+    config = json.loads((unpacked(name) / "export" / "config.json").read_text())
+    now = json.loads(json.dumps(loaded(name).export_config()))
     assert {key: now[key] for key in config} == config
 
 
@@ -92,23 +111,21 @@ def test_exported_saved_models_give_the_stored_outputs(name, unpacked):
 
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("name", TEXT_PIPELINES)
-def test_saved_pipelines_give_the_outputs_of_their_exports(name, unpacked):
-    folder = unpacked(name)
+def test_saved_pipelines_give_the_outputs_of_their_exports(name, unpacked, loaded):
     columns = COLUMNS.get(name, [TEXTS])
-    pipeline, loaded = kt.pipelines.load(folder / "pipeline"), serving.load(folder / "export")
-    answers, exported = pipeline(*columns), loaded(*columns)
+    pipeline, served = loaded(name), serving.load(unpacked(name) / "export")
+    answers, exported = pipeline(*columns), served(*columns)
     assert len(answers) == len(exported)
     for answer, other in zip(keras.tree.flatten(answers), keras.tree.flatten(exported), strict=True):
         assert answer == (other if isinstance(answer, str) else pytest.approx(other, abs=1e-4))
-    for each, found in ((pipeline, answers), (loaded, exported)):  # as `multiprocessing` sends them
+    for each, found in ((pipeline, answers), (served, exported)):  # as `multiprocessing` sends them
         again = pickle.loads(pickle.dumps(each))(*columns)
         np.testing.assert_equal(again, found)
 
 
 @pytest.mark.parametrize("name", ["TextToText", "SpeechToText", "ImageClassification"])
-def test_values_that_are_no_rows_are_rejected(name, unpacked):
-    folder = unpacked(name)
-    for pipeline in (kt.pipelines.load(folder / "pipeline"), serving.load(folder / "export")):
+def test_values_that_are_no_rows_are_rejected(name, unpacked, loaded):
+    for pipeline in (loaded(name), serving.load(unpacked(name) / "export")):
         for value in (None, 5, {}, {"text": "a"}, np.array("a"), [None], [{"text": "a"}]):
             with pytest.raises((TypeError, ValueError), match=r"^`(texts|audio|images)` must .*Received: "):
                 pipeline(value)
