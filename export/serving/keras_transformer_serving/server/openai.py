@@ -1,27 +1,24 @@
-"""OpenAI's protocol: completions, chat completions, embeddings, and the models in `/v1/models`."""
+"""OpenAI's protocol: its routes, the generation of completions, and the models in `/v1/models`."""
 
-import abc
-import base64
 import contextlib
 import functools
 import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from keras_transformer_serving.generation import Token
-from keras_transformer_serving.pipelines.embedding import Embedding, first_values
-from keras_transformer_serving.pipelines.errors import InvalidInputError
+from keras_transformer_serving.pipelines.embedding import Embedding
 from keras_transformer_serving.pipelines.generating import Generating
 from keras_transformer_serving.row_options import TEMPERATURES
 from keras_transformer_serving.server import fields, generating, openapi, requests, streaming
 from keras_transformer_serving.server.api import Api, Json, Server, encoded_response
-from keras_transformer_serving.server.choices import Choice, Logprob, TokenLogprob
+from keras_transformer_serving.server.choices import Choice, Logprob
 from keras_transformer_serving.server.fields import (
     Field,
     Kind,
@@ -32,9 +29,11 @@ from keras_transformer_serving.server.fields import (
     one_or_list,
     record,
 )
-from keras_transformer_serving.server.signatures import RequestError, Signature, text_of
+from keras_transformer_serving.server.openai_embeddings import VECTORS, embedding_fields, embeddings
+from keras_transformer_serving.server.openai_forms import FORMS, MOST_CHOICES, UNUSED, Form, model_of
+from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.server.versions import Loaded, ServedModel, Version
-from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, Tensor, shown
+from keras_transformer_serving.tasks import ERROR, Row, Tensor
 
 NAME = "openai"
 _OPENAI_OPTIONS = ("max_new_tokens", "temperature", "seed", "rows")  # `max_tokens`, and `n` for rows
@@ -55,21 +54,6 @@ _REFUSED = tuple(
         "modalities": ["text"],
     }.items()
 )
-# Fields that do not change an answer.
-_UNUSED = tuple(
-    Field(name, fields.ANYTHING)
-    for name in (
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "parallel_tool_calls",
-    )
-)
 _STREAM_OPTIONS = record(
     "stream_options",
     (Field("include_usage", fields.BOOLEAN, False), Field("include_obfuscation", fields.ANYTHING)),
@@ -77,45 +61,6 @@ _STREAM_OPTIONS = record(
 )
 _STOP = Kind("", {"type": "string", "minLength": 1}, lambda value: isinstance(value, str) and value != "")
 _STOPS = one_or_list(_STOP, "a string, or a list of at most 4 strings, which are not empty", least=0, most=4)
-_MOST_CHOICES = 128
-_ONLY = "text-embeddings-inference"  # clients of this server name its only model so
-
-
-def _are_ids(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int for value in values)
-
-
-def _message(index: int, message: Json) -> Json:
-    """Return a message whose content is a string; parts of text are joined."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-        raise RequestError(
-            400,
-            f"`messages[{index}].content` must be a string or parts of the type text. Received: {shown(content)}",
-            param="messages",
-        )
-    return {**message, "content": "".join(part["text"] for part in content)}
-
-
-_MESSAGE: Json = {
-    "role": fields.TEXT,
-    "content": {
-        "anyOf": [fields.TEXT, fields.list_of(fields.object_of({"text": fields.TEXT}, ["text"]))],
-    },
-}
-_PROMPT = Kind(
-    "",
-    {"type": ["string", "array"], "items": {"type": "integer"}, "minItems": 1},
-    lambda value: isinstance(value, str) or (value != [] and _are_ids(value)),
-)
-_MESSAGES = Kind(
-    'a list of messages such as {"role": "user", "content": "Hello"}',
-    {"type": "array", "items": fields.object_of(_MESSAGE, _MESSAGE), "minItems": 1},
-    lambda value: value != [] and isinstance(value, list) and all(isinstance(each, dict) for each in value),
-    lambda value: [[_message(*each) for each in enumerate(value)]],
-)
 
 
 def error_document(error: RequestError) -> Json:
@@ -132,168 +77,9 @@ def model_keys(model: ServedModel) -> Json:
     return {"id": model.name, "object": "model", "created": created, "owned_by": "keras-transformer-serve"}
 
 
-_TOKENS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-_LOGPROB: Json = {
-    "token": fields.TEXT,
-    "logprob": fields.NUMBER,
-    "bytes": {"anyOf": [fields.list_of(fields.COUNT), fields.NULL]},
-}
 _USAGE = fields.exact_object(
     dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), fields.COUNT)
 )
-
-
-def _nullable(schema: Json) -> Json:
-    return {"anyOf": [schema, fields.NULL]}
-
-
-class Form(abc.ABC):
-    """The form of requests and answers, of completions or of chat completions.
-
-    Attributes:
-        path: the path of the route.
-        summary: what the route does.
-        content: the JSON Schemas of the content of a choice, by name.
-        models: the models that it has, for errors.
-        prompt: the name of the field with the prompts.
-        table: the fields that only this form has.
-        prefix: the beginning of an answer's id.
-        whole: the type of an answer.
-        part: the type of an event.
-    """
-
-    path: str
-    summary: str
-    content: ClassVar[Json]
-    models: str
-    prompt: str
-    table: tuple[Field, ...]
-    prefix: str
-    whole: str
-    part: str
-
-    def has(self, pipeline: Any) -> bool:
-        """Return whether a pipeline answers requests of this form."""
-        return isinstance(pipeline, Generating) and pipeline.tokenizer is not None
-
-    def top(self, values: Json) -> int | None:
-        """Return the number of the most probable tokens that a request asks for; None for no log-probabilities."""
-        top: int | None = values["logprobs"]
-        return top
-
-    @abc.abstractmethod
-    def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
-        """Return the text and the log-probabilities of an answer."""
-
-    @abc.abstractmethod
-    def delta(self, text: str, logprobs: list[Logprob] | None, is_first: bool) -> Json:
-        """Return the text and the log-probabilities of an event."""
-
-
-class Completions(Form):
-    """Completions of prompts: the form of `/v1/completions`."""
-
-    path, summary = "completions", "Continue prompts"
-    content: ClassVar[Json] = {
-        "text": fields.TEXT,
-        "logprobs": _nullable(fields.exact_object(dict.fromkeys(_TOKENS, fields.LIST.schema))),
-    }
-    models, prompt = "one that generates texts", "prompt"
-    prefix, whole, part = "cmpl-", "text_completion", "text_completion"
-    table = (
-        Field(
-            "prompt", one_or_list(_PROMPT, "a string, a list of token ids, or a list of these"), required=True
-        ),
-        Field("best_of", integer(1, _MOST_CHOICES)),
-        Field("logprobs", integer(0, 5)),
-    )
-
-    def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
-        """Return the text and the log-probabilities of an answer."""
-        return {"text": text, "logprobs": self._logprobs(logprobs)}
-
-    def delta(self, text: str, logprobs: list[Logprob] | None, is_first: bool) -> Json:
-        """Return the text and the log-probabilities of an event."""
-        return {"text": text, "logprobs": self._logprobs(logprobs)}
-
-    def _logprobs(self, logprobs: list[Logprob] | None) -> Json | None:
-        if logprobs is None:
-            return None
-        return {
-            "tokens": [each.token.text for each in logprobs],
-            "token_logprobs": [each.token.logprob for each in logprobs],
-            "top_logprobs": [
-                {token.text: token.logprob for token in (each.token, *each.top)} for each in logprobs
-            ],
-            "text_offset": [each.offset for each in logprobs],
-        }
-
-
-class ChatCompletions(Form):
-    """Answers to conversations: the form of `/v1/chat/completions`."""
-
-    path, summary = "chat/completions", "Continue a conversation"
-    content: ClassVar[Json] = {
-        "message": fields.exact_object(
-            {"role": {"const": "assistant"}, "content": fields.TEXT, "refusal": fields.NULL}
-        ),
-        "logprobs": _nullable(
-            fields.exact_object(
-                {
-                    "content": fields.list_of(
-                        fields.exact_object(
-                            {**_LOGPROB, "top_logprobs": fields.list_of(fields.exact_object(_LOGPROB))}
-                        )
-                    ),
-                    "refusal": fields.NULL,
-                }
-            )
-        ),
-    }
-    models, prompt = "one with a chat template", "messages"
-    prefix, whole, part = "chatcmpl-", "chat.completion", "chat.completion.chunk"
-    table = (
-        Field("messages", _MESSAGES, required=True),
-        Field("logprobs", fields.BOOLEAN, False),
-        Field("top_logprobs", integer(0, 20)),
-    )
-
-    def has(self, pipeline: Any) -> bool:
-        """Return whether a pipeline has a chat template."""
-        return super().has(pipeline) and getattr(pipeline, "chat_template", None) is not None
-
-    def top(self, values: Json) -> int | None:
-        """Return "top_logprobs", if "logprobs" is true."""
-        top: int | None = values["top_logprobs"]
-        if top is not None and not values["logprobs"]:
-            raise RequestError(
-                400, "`top_logprobs` needs `logprobs` true. Received: logprobs=false", param="top_logprobs"
-            )
-        return (top or 0) if values["logprobs"] else None
-
-    def choice(self, text: str, logprobs: list[Logprob] | None) -> Json:
-        """Return the message and the log-probabilities of an answer."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"message": message, "logprobs": self._logprobs(logprobs)}
-
-    def delta(self, text: str, logprobs: list[Logprob] | None, is_first: bool) -> Json:
-        """Return the text and the log-probabilities of an event, the first with the role."""
-        delta = {"role": "assistant"} if is_first else {}
-        if text or is_first:
-            delta["content"] = text
-        return {"delta": delta, "logprobs": self._logprobs(logprobs)}
-
-    def _logprobs(self, logprobs: list[Logprob] | None) -> Json | None:
-        def entry(token: TokenLogprob) -> Json:
-            content = None if token.content is None else [*token.content]
-            return {"token": token.text, "logprob": token.logprob, "bytes": content}
-
-        if logprobs is None:
-            return None
-        content = [
-            {**entry(each.token), "top_logprobs": [entry(token) for token in each.top]} for each in logprobs
-        ]
-        return {"content": content, "refusal": None}
 
 
 def _answer_schema(form: Form) -> Json:
@@ -311,9 +97,6 @@ def _answer_schema(form: Form) -> Json:
     )
 
 
-_FORMS = (Completions(), ChatCompletions())
-
-
 def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Field, ...]:
     """Return the fields of a request to generate with a model, within the limits of its export."""
     sampler = pipeline.engine.sampler
@@ -321,7 +104,7 @@ def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Fie
     reason = f"as the model's graph generates with the sampler {sampler['sampler']!r}"
     only = functools.partial(one_of, reason=reason)
     if sampler["sampler"] == "sample":
-        temperature, top_p, count = number(0, 2), only(sampler.get("top_p", 1.0)), integer(1, _MOST_CHOICES)
+        temperature, top_p, count = number(0, 2), only(sampler.get("top_p", 1.0)), integer(1, MOST_CHOICES)
     else:
         temperature, top_p, count = only(0), number(0, 1), only(1)
     return (
@@ -338,7 +121,7 @@ def _generation_fields(form: Form, name: str, pipeline: Generating) -> tuple[Fie
         Field("stream_options", _STREAM_OPTIONS),
         *(Field(option.name, _kind(option)) for option in _other_options(pipeline)),
         *_REFUSED,
-        *_UNUSED,
+        *UNUSED,
     )
 
 
@@ -372,21 +155,10 @@ def _options(values: Json, pipeline: Generating) -> Row:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _model(server: Server, document: Json) -> ServedModel:
-    """Return the model that a request names.
-
-    Raises:
-        RequestError: if it names none (400), or an unknown one (404).
-    """
-    if document.get("model") is None:
-        raise fields.wrong("model", " or ".join(server.models), None)
-    return server.find(document["model"])
-
-
 async def _generate(form: Form, server: Server, request: Request) -> Response:
     """Answer a request to generate texts."""
     document, size = await server.document(request)
-    model = _model(server, document)
+    model = model_of(server, document)
     with contextlib.ExitStack() as stack:
         version, loaded, batcher = stack.enter_context(model.use())
         pipeline = loaded.pipeline
@@ -549,85 +321,6 @@ class _Answer:
         return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
 
 
-def _embedding_fields(name: str, pipeline: Embedding, is_only: bool) -> tuple[Field, ...]:
-    """Return the fields of a request for the vectors of a model, which may be the only one of embeddings."""
-    return (
-        Field("model", one_of(name, *([_ONLY] if is_only else [])), required=True),
-        Field(
-            "input", one_or_list(fields.STRING, f"{fields.STRINGS.expected}, not token ids"), required=True
-        ),
-        Field("encoding_format", one_of("float", "base64"), "float"),
-        Field("dimensions", integer(1, pipeline.config["model_dim"])),
-        *_UNUSED,
-    )
-
-
-async def _embeddings(server: Server, request: Request) -> Response:
-    """Answer a request for the vectors of texts."""
-    document, size = await server.document(request)
-    is_only = len(names := server.named(Embedding)) == 1
-    is_named = document.get("model") != _ONLY or _ONLY in server.models or not is_only
-    model = _model(server, document) if is_named else server.models[names[0]]
-    with model.use() as (_, loaded, batcher):
-        pipeline = loaded.pipeline
-        if not isinstance(pipeline, Embedding):
-            raise fields.wrong("model", "one of embeddings", model.name)
-        values = fields.read(document, _embedding_fields(model.name, pipeline, is_only))
-        texts = values["input"]
-
-        def num_read(text: str) -> int:
-            try:
-                return len(pipeline.preprocess(text_of({"text": text}, "text"))[0].read)
-            except InvalidInputError:
-                return 0  # the error of its row
-
-        def rows() -> tuple[str, list[Row], int]:
-            return DEFAULT, [{"text": text} for text in texts], sum(map(num_read, texts))
-
-        def respond(_: Signature, outputs: Mapping[str, np.ndarray], count: int) -> Json:
-            for index, error in enumerate(outputs[ERROR]):
-                if error:
-                    raise RequestError(400, f"{error} in input[{index}]", param="input")
-            vectors = outputs["embedding"]
-            if values["dimensions"] is not None:
-                vectors = first_values(vectors, values["dimensions"], pipeline.config["normalize"])
-            data = [
-                {
-                    "object": "embedding",
-                    "index": index,
-                    "embedding": vector.tolist()
-                    if values["encoding_format"] == "float"
-                    else base64.b64encode(vector.astype("<f4").tobytes()).decode(),
-                }
-                for index, vector in enumerate(vectors)
-            ]
-            usage = {"prompt_tokens": count, "total_tokens": count}
-            return {"object": "list", "data": data, "model": model.name, "usage": usage}
-
-        content = await requests.compute(
-            request, size, rows, respond, loaded.signatures, batcher, server.limits
-        )
-        return encoded_response(content)
-
-
-_VECTORS = fields.exact_object(
-    {
-        "object": {"const": "list"},
-        "data": fields.list_of(
-            fields.exact_object(
-                {
-                    "object": {"const": "embedding"},
-                    "index": fields.COUNT,
-                    "embedding": {"anyOf": [fields.list_of(fields.NUMBER), fields.TEXT]},
-                }
-            )
-        ),
-        "model": fields.TEXT,
-        "usage": fields.exact_object(dict.fromkeys(("prompt_tokens", "total_tokens"), fields.COUNT)),
-    }
-)
-
-
 def _paths(server: Server) -> Json:
     """Return the OpenAPI description of the routes of models of each kind."""
     pipelines = server.pipelines().items()
@@ -638,12 +331,12 @@ def _paths(server: Server) -> Json:
             body, summary = fields.schema(tables), f"{summary} (OpenAI)"
             paths[path] = {"post": openapi.operation(summary, answer, body, api=NAME, other=other)}
 
-    for form in _FORMS:
+    for form in FORMS:
         tables = [_generation_fields(form, *each) for each in pipelines if form.has(each[1])]
         describe(f"/v1/{form.path}", form.summary, tables, _answer_schema(form), "text/event-stream")
     vectors = [each for each in pipelines if isinstance(each[1], Embedding)]
-    embeddings = [_embedding_fields(*each, len(vectors) == 1) for each in vectors]
-    describe("/v1/embeddings", "Embed texts", embeddings, _VECTORS)
+    embeddings = [embedding_fields(*each, len(vectors) == 1) for each in vectors]
+    describe("/v1/embeddings", "Embed texts", embeddings, VECTORS)
     return paths
 
 
@@ -658,8 +351,8 @@ _ERROR = fields.object_of(
 API = Api(
     NAME,
     (
-        *(("POST", f"/v1/{form.path}", functools.partial(_generate, form)) for form in _FORMS),
-        ("POST", "/v1/embeddings", _embeddings),
+        *(("POST", f"/v1/{form.path}", functools.partial(_generate, form)) for form in FORMS),
+        ("POST", "/v1/embeddings", embeddings),
     ),
     _paths,
     error_document,
