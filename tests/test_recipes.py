@@ -368,6 +368,21 @@ def test_lines_that_are_empty_or_have_missing_or_extra_columns_are_rejected_or_s
         recipes.Translate(path, on_error="skip").read([path])
 
 
+@pytest.mark.parametrize("tag", [None, float("nan"), 0.5, np.array(["X"])])
+def test_missing_tags_are_rejected(tag):
+    sentences = [([f"a{row}", "b"], ["O", tag if row == 3 else "X"]) for row in range(8)]
+    with pytest.raises(ValueError, match=r"`data\[3\]` must have labels that are strings .* in row 1"):
+        recipes.Tag(sentences, validation=0.5).splits  # noqa: B018
+
+
+def test_tags_may_be_integers_and_strings_of_numpy():
+    tags = (np.int64(1), np.str_("X"), True, 2)
+    sentences = [([f"a{row}", "b"], ["O", tags[row % 4]]) for row in range(8)]
+    splits = recipes.Tag(sentences, validation=0.5).splits
+    found = {tag for sentence in [*splits.train, *splits.validation] for tag in sentence[1]}
+    assert found == {"O", "1", "X", "2"}
+
+
 def test_lines_that_are_not_utf8_are_rejected_or_skipped(tmp_path, caplog):
     path = tmp_path / "a.txt"
     path.write_bytes(b"One.\r\ncaf\xe9\nTwo.\n")

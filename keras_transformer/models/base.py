@@ -82,8 +82,8 @@ class Model(Configured, keras.Model):
 
     @built.setter
     def built(self, built: bool) -> None:
-        self._built = built
-        if built and not self._trainable:
+        is_new, self._built = not getattr(self, "_built", False), built
+        if is_new and built and not self._trainable:
             # Keras freezes the layers that exist when `trainable` is set, and ignores a value that it already has.
             self.trainable = True
             self.trainable = False

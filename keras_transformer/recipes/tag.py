@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, models, pipelines, training
+from keras_transformer.pipelines.classification import plain_labels
 from keras_transformer.recipes import scores
 from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
@@ -30,6 +31,16 @@ class Tag(TagOptions, Recipe):
     def read(self, paths: Any) -> Sentences:
         """Read words and tags: by default the first and the last column."""
         return data.read_conll(paths, self.columns or (0, -1), encoding=self.encoding, on_error=self.on_error)
+
+    def examples(self, field: str) -> Any:
+        """Return the sentences of a field, with tags that are strings."""
+        examples = super().examples(field)
+        if examples is None:
+            return None
+        return [
+            (tuple(words), tuple(map(str, plain_labels(f"{field}[{row}]", tags))))
+            for row, (words, tags) in enumerate(examples)
+        ]
 
     def split(self, examples: Sentences) -> tuple[Any, Any]:
         """Hold out a fraction of the sentences of each tag; every tag keeps a training sentence."""

@@ -245,6 +245,11 @@ def test_a_frozen_encoder_stays_frozen_below_a_new_head(tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert [weight.path for weight in again.trainable_weights] == names
+    again.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    again.fit(np.ones((2, 4), "int32"), np.zeros(2, "int32"), verbose=0)
+    models.BERT.built.fset(encoder, True)  # as Keras does again in `fit` on JAX
+    for trained in (model, again):
+        assert [weight.path for weight in trained.trainable_weights] == names
 
 
 def test_a_model_created_frozen_is_frozen_in_another():
