@@ -1,4 +1,5 @@
 import collections
+import copy
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tf2onnx")
 
-from keras_transformer.export.to_onnx import conversion, graph_traversal, sizes  # noqa: E402
+from keras_transformer.export.to_onnx import conversion, graph_traversal, rewrites, sizes  # noqa: E402
 from keras_transformer.generation.search import logits  # noqa: E402
 from keras_transformer.models import BERT  # noqa: E402
 from keras_transformer.ops import indexing  # noqa: E402
@@ -274,6 +275,53 @@ def test_the_scale_of_queries_follows_the_split_into_heads(transposed):
     (scale,) = [node for node in graph.graph.node if node.op_type == "Mul"]
     assert product.input[0] == scale.output[0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def walks_of_graphs(layers, monkeypatch):
+    """Return how often rewrites walk a graph of layers that have all that is rewritten once for each."""
+    steps = [
+        f"""
+        slice{i} = Slice(x{i}, start, end)
+        scaled{i} = Mul(slice{i}, half)
+        split{i} = Reshape(scaled{i}, heads)
+        heads{i} = Transpose<perm = [0, 2, 1, 3]>(split{i})
+        shape{i} = Shape(heads{i})
+        size{i} = Cast<to = 6>(shape{i})
+        sizes{i} = Cast<to = 7>(size{i})
+        same{i} = Reshape(heads{i}, sizes{i})
+        back{i} = Transpose<perm = [0, 2, 1, 3]>(same{i})
+        joined{i} = Reshape(back{i}, rows)
+        x{i + 1} = Tanh(joined{i})
+        """
+        for i in range(layers)
+    ]
+    model = onnx.parser.parse_model(f"""
+    <ir_version: 10, opset_import: ["" : 18]>
+    layers (float[b, t, 8] x0) => (float[b, t, 8] x{layers})
+    <int64[1] start = {{0}}, int64[1] end = {{9223372036854775807}}, float half = {{0.5}},
+     int64[4] heads = {{0, -1, 2, 4}}, int64[3] rows = {{0, -1, 8}}>
+    {{ {"".join(steps)} }}
+    """)
+    x, walks = X[:, :, :8], []
+    walk = graph_traversal.nodes
+    with monkeypatch.context() as patch:
+        patch.setattr(graph_traversal, "nodes", lambda graph: walks.append(graph) or walk(graph))
+        found = rewrites.simplify(copy.deepcopy(model))
+    operations = [node.op_type for node in found.graph.node]
+    assert "Slice" not in operations
+    assert "Cast" not in operations
+    multiplications = [node for node in found.graph.node if node.op_type == "Mul"]
+    made = {node.output[0]: node.op_type for node in found.graph.node}
+    assert [made[node.input[0]] for node in multiplications] == ["Transpose"] * layers
+    results = [
+        onnxruntime.InferenceSession(each.SerializeToString()).run(None, {"x0": x}) for each in (model, found)
+    ]
+    np.testing.assert_array_equal(*results)
+    return len(walks)
+
+
+def test_the_number_of_walks_does_not_depend_on_the_number_of_layers(monkeypatch):
+    assert walks_of_graphs(2, monkeypatch) == walks_of_graphs(6, monkeypatch)
 
 
 def test_the_highest_logit_is_found_by_top_k():

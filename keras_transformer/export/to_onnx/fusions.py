@@ -85,7 +85,7 @@ def sort_indices(graph: Any, _: Shapes) -> bool:
     from onnx import helper
 
     producers, readers = graph_traversal.Producers(graph), graph_traversal.readers(graph)
-    changed = False
+    renamed: dict[str, str] = {}
     for last in [node for node in graph.node if node.op_type == "Neg"]:
         top = producers.get(last.input[0], "TopK")
         negated = None if top is None else producers.get(top.input[0], "Neg")
@@ -98,10 +98,9 @@ def sort_indices(graph: Any, _: Shapes) -> bool:
             continue
         top.input[0], top.output[0] = cast.input[0], f"{last.output[0]}_lowest"
         top.attribute.append(helper.make_attribute("largest", 0))
-        graph_traversal.rename(graph, {last.output[0]: top.output[0]})
-        graph.node.remove(last)
-        changed = True
-    return changed
+        renamed[last.output[0]] = top.output[0]
+    graph_traversal.skip(graph, renamed)
+    return bool(renamed)
 
 
 def gather_selected(graph: Any, shapes: Shapes) -> bool:

@@ -54,6 +54,24 @@ def skip(graph: Any, renamed: Mapping[str, str]) -> None:
     _remove(graph.node, [place for place, node in enumerate(graph.node) if node.output[0] in renamed])
 
 
+def place_after(graph: Any, moves: Mapping[str, Any]) -> None:
+    """Move nodes of a graph behind those that compute values, given by the values."""
+    moved = {node.output[0] for node in moves.values()}
+    order = []
+    for node in graph.node:
+        if node.output[0] not in moved:
+            order.append(node)
+            order += [moves[name] for name in node.output if name in moves]
+    replace_nodes(graph, order)
+
+
+def replace_nodes(graph: Any, new: Sequence[Any]) -> None:
+    """Replace the nodes of a graph; they are copied, as some of the new ones are its own."""
+    copies = [type(node).FromString(node.SerializeToString()) for node in new]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
 def readers(graph: Any) -> dict[str, list[Any]]:
     """Return the readers of each value: nodes, including those of loop bodies and branches, and graph outputs."""
     readers_of = collections.defaultdict(list)
@@ -148,13 +166,12 @@ def sort(graph: Any) -> None:
             }
             read |= {output.name for body in inner(node) for each in graphs(body) for output in each.output}
             if remaining.isdisjoint(read):
-                order.append(type(node).FromString(node.SerializeToString()))
+                order.append(node)
                 remaining.difference_update(node.output)
             else:
                 later.append(node)
         waiting = later
-    del graph.node[:]
-    graph.node.extend(order)
+    replace_nodes(graph, order)
 
 
 def remove_unused(graph: Any) -> None:

@@ -127,9 +127,7 @@ class _Widening:
                     changed.append(node)
                 else:
                     changed += self._widened(node, casts)
-            nodes = [type(node).FromString(node.SerializeToString()) for node in changed]
-            del graph.node[:]
-            graph.node.extend(nodes)
+            graph_traversal.replace_nodes(graph, changed)
 
     def _widened(self, node: Any, casts: dict[str, str]) -> list[Any]:
         """Return a node in float64 with casts of its inputs, unless they are in `casts`, and of its outputs."""

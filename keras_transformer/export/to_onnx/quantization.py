@@ -133,9 +133,7 @@ class _Quantization:
                     nodes += self._gather(node)
                 else:
                     nodes.append(node)
-            nodes = [type(node).FromString(node.SerializeToString()) for node in nodes]
-            del graph.node[:]
-            graph.node.extend(nodes)
+            graph_traversal.replace_nodes(graph, nodes)
 
     def _first_multiplications(self) -> Iterator[str]:
         """Yield the outputs of products that no other product with a matrix comes before, from inputs of floats."""

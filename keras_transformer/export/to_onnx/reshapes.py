@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal
-from keras_transformer.export.to_onnx.graph_traversal import Shapes, rename
+from keras_transformer.export.to_onnx.graph_traversal import Shapes
 from keras_transformer.export.to_onnx.sizes import is_size
 
 _LOWEST = -1e38  # a bound that no finite logit reaches
@@ -154,25 +154,26 @@ def reshape_once(graph: Any, shapes: Shapes) -> bool:
 
 def scale_last(graph: Any, shapes: Shapes) -> bool:
     """Reshape(c · x) → c · Reshape(x), and likewise for Transpose; ONNX Runtime fuses the factor with a product."""
-    producers = graph_traversal.Producers(graph)
+    scalars = graph_traversal.scalars(graph)
+    multiplications = {node.output[0]: node for node in graph.node if node.op_type == "Mul"}
     readers = graph_traversal.readers(graph)
-    changed = False
+    moves: dict[str, Any] = {}  # the multiplications that follow values
     for node in [node for node in graph.node if node.op_type in ("Reshape", "Transpose")]:
-        scaled = producers.get(node.input[0], "Mul")
+        scaled = multiplications.get(node.input[0])
         factors = [name for name in getattr(scaled, "input", []) if shapes.get(name) in ([], [1])]
-        factors = [name for name in factors if graph_traversal.constant(graph, name) is not None]
-        if len(factors) != 1 or len(readers[scaled.output[0]]) != 1:
+        factors = [name for name in factors if name in scalars]
+        if scaled is None or len(factors) != 1 or len(readers[scaled.output[0]]) != 1:
             continue
         (x,) = [name for name in scaled.input if name not in factors]
-        moved = f"{node.output[0]}_unscaled"
-        shapes[moved] = shapes.get(node.output[0], [])
+        result, moved = node.output[0], f"{node.output[0]}_unscaled"
+        shapes[moved] = shapes.get(result, [])
+        moves.pop(x, None)  # it followed another of these nodes
+        multiplications[result] = moves[moved] = multiplications.pop(scaled.output[0])
         scaled.input[:], node.input[0] = [moved, *factors], x
-        scaled.output[0], node.output[0] = node.output[0], moved
-        graph.node.remove(scaled)
-        graph.node.insert([*graph.node].index(node) + 1, scaled)
-        producers, changed = graph_traversal.Producers(graph), True
-        readers = graph_traversal.readers(graph)
-    return changed
+        scaled.output[0], node.output[0] = result, moved
+    if moves:
+        graph_traversal.place_after(graph, moves)
+    return bool(moves)
 
 
 def remove_lowest_maximum(graph: Any, _: Shapes) -> bool:
@@ -220,10 +221,11 @@ def remove_full_slices(graph: Any, _: Shapes) -> bool:
         and (len(node.input) < 5 or all_values(node.input[4], lambda steps: steps == 1))
         and node.output[0] not in {output.name for output in graph.output}
     ]
+    renamed: dict[str, str] = {}
     for node in full_slices:
-        rename(graph, {node.output[0]: node.input[0]})
-        graph.node.remove(node)
-    return bool(full_slices)
+        renamed[node.output[0]] = renamed.get(node.input[0], node.input[0])
+    graph_traversal.skip(graph, renamed)
+    return bool(renamed)
 
 
 def gather_in_rows(graph: Any, shapes: Shapes) -> bool:
@@ -307,17 +309,17 @@ def cast_once(graph: Any, _: Shapes) -> bool:
 
     producers = graph_traversal.Producers(graph)
     returned = {output.name for output in graph.output}
-    changed = False
+    changed, renamed = False, {}
     for last in [node for node in graph.node if node.op_type == "Cast"]:
         cast = producers.get(last.input[0], "Cast")
         if cast is None or not graph_traversal.are_indices(producers, cast.input[0]):
             continue
         if last.attribute[0].i == TensorProto.INT64 and last.output[0] not in returned:
-            rename(graph, {last.output[0]: cast.input[0]})
-            graph.node.remove(last)
+            renamed[last.output[0]] = cast.input[0]
         else:
             last.input[0] = cast.input[0]
         changed = True
+    graph_traversal.skip(graph, renamed)
     return changed
 
 

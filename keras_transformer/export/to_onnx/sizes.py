@@ -42,9 +42,12 @@ def compute_in_int64(graph: Any) -> None:
     returned = {output.name for output in graph.output}
     sizes: set[str] = set()
     in_int64: dict[str, str] = {}  # from values in int32 to the same in int64
+    renamed: dict[str, str] = {}  # from removed casts to what they cast
     place = -1
     for node in [*graph.node]:
         place += 1
+        if not renamed.keys().isdisjoint(node.input):
+            node.input[:] = [renamed.get(name, name) for name in node.input]
         if node.op_type == "Shape":
             sizes.update(node.output)
         elif node.op_type == "Cast":
@@ -54,7 +57,7 @@ def compute_in_int64(graph: Any) -> None:
             if node.attribute[0].i == TensorProto.INT32:
                 in_int64[node.output[0]] = node.input[0]
             elif node.attribute[0].i == TensorProto.INT64 and node.output[0] not in returned:
-                rename(graph, {node.output[0]: node.input[0]})
+                renamed[node.output[0]] = node.input[0]
                 del graph.node[place]
                 place -= 1
         elif node.op_type in _OPERATIONS:
@@ -72,6 +75,7 @@ def compute_in_int64(graph: Any) -> None:
                 cast = helper.make_node("Cast", [in_int64[name]], [name], name, to=TensorProto.INT32)
                 graph.node.insert(place, cast)
             sizes.update(node.output)
+    rename(graph, renamed)  # in loop bodies and branches
 
 
 def slice_shapes(graph: Any) -> None:

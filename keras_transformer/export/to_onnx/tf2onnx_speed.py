@@ -191,7 +191,9 @@ def _register(graph: Any, name: str, node: Any, only_graph: bool = False) -> Non
 
 def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
     def reset(graph: Any, ops: Any) -> None:
-        if ops is not graph._nodes:  # all changes of its own nodes have been recorded
+        if ops and len(ops) == len(graph._nodes) and {*ops} == {*graph._nodes}:
+            graph._nodes = ops  # in their order; all changes of its own nodes have been recorded
+        else:
             reset_nodes(graph, ops)
 
     return reset
