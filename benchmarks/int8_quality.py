@@ -36,8 +36,12 @@ TEXTS_OF_EACH = 200
 def held_out_texts(data: pathlib.Path) -> list[str]:
     """Return texts of three kinds, none of those of `int8_recipes.texts`."""
     reviews, captions, sentences = sources(data)
-    chosen = slice(60, 60 + TEXTS_OF_EACH)
-    return [*reviews[chosen], *captions[chosen], *sentences[5700::480][:TEXTS_OF_EACH]]
+    chosen = (
+        reviews[900 : 900 + TEXTS_OF_EACH],
+        captions[700 : 700 + TEXTS_OF_EACH],
+        sentences[5801::480][:TEXTS_OF_EACH],
+    )
+    return [*itertools.chain(*chosen)]
 
 
 def exported(pipeline: Any, folder: pathlib.Path) -> dict[str, Any]:

@@ -68,6 +68,22 @@ def test_channels_that_are_large_in_the_examples_are_divided():
     assert errors[1] < 0.5 * errors[0]
 
 
+def test_hidden_channels_that_few_examples_fill_are_not_divided():
+    """Each text fills other channels between the layers of a feed-forward network; one is large in all."""
+    random = np.random.default_rng(0)
+    matrix, hidden = random.normal(size=(400, 50)), np.maximum(random.normal(size=(2, 20, 400)), 0)
+    hidden[..., 7] = 40
+    model, _ = quantised(matrix, examples=[{"x": hidden[0]}])
+    (factors,) = [
+        onnx.numpy_helper.to_array(each) for each in model.graph.initializer if "smoothing" in each.name
+    ]
+    assert (factors < 1).sum() <= 8
+    assert factors[7] < 0.5
+    error = np.linalg.norm(run(model, hidden[1]) - hidden[1] @ matrix)
+    without, _ = quantised(matrix)
+    assert error < 0.5 * np.linalg.norm(run(without, hidden[1]) - hidden[1] @ matrix)
+
+
 def test_weights_without_values_are_read_when_they_are_written():
     random = np.random.default_rng(0)
     matrix, x = random.normal(size=(64, 48)), random.normal(size=(4, 64))

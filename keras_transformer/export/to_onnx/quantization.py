@@ -16,6 +16,9 @@ _MOST_PAIR = 128  # the largest sum of two weights whose products with 8 bits fi
 _MOST = 127
 _MIN_VALUES = 1024  # of a table that is quantised; smaller ones, such as biases by distance, gain nothing
 _SMOOTHING = 0.4  # the power of a channel's size by which it is divided
+# The share of channels that are not divided: of values between layers, and of hidden values of feed-forward networks,
+# of which each text has others that are large.
+_USUAL, _USUAL_HIDDEN = 0.5, 0.98
 
 Examples = Sequence[Mapping[str, np.ndarray]]
 """Inputs of a graph, by name."""
@@ -27,10 +30,12 @@ def to_int8(model: Any, readers: Readers | None = None, examples: Examples = ())
     A matrix W has a scale for each column, as has the table of a gather. The other factor x of a product has one scale.
     In published encoders a few channels of x are many times larger than the others, which one scale would round away.
     So x·W is computed as (x / s)·(diag(s)·W), where s grows with the size of each channel in the examples
-    (SmoothQuant, https://arxiv.org/abs/2211.10438). A product in a loop body has the factors of the product with the
-    same matrix before the loop. Without one, and without examples, x is quantised as it is. The first products of
-    inputs that are floats, such as audio and images, stay in float: they take little time, and all others build on
-    their outputs. So do matrices that are not among the weights of `readers`, such as the filters of a spectrogram.
+    (SmoothQuant, https://arxiv.org/abs/2211.10438). If W has more rows than columns, only the few largest channels are
+    divided: x is then hidden values of a feed-forward network, and each text has others that are large. A product in a
+    loop body has the factors of the product with the same matrix before the loop. Without one, and without examples, x
+    is quantised as it is. The first products of inputs that are floats, such as audio and images, stay in float: they
+    take little time, and all others build on their outputs. So do matrices that are not among the weights of
+    `readers`, such as the filters of a spectrogram.
 
     Processors without VNNI instructions add pairs of products in 16 bits. So the scale of a column is the smallest with
     which no pair of rows can overflow them, whatever x is: sums are the same on all processors, and the largest weight
@@ -118,7 +123,11 @@ class _Quantization:
         self._measured = {node.input[1]: node.input[0] for node in reversed(multiplications)}
         inputs = dict.fromkeys(node.input[0] for node in multiplications)
         sizes = _channel_sizes(model, readers, inputs, examples) if examples and inputs else {}
-        self._factors = {name: _factors(channels) for name, channels in sizes.items()}
+        hidden = {node.input[0] for node in multiplications if self._narrows(node.input[1])}
+        self._factors = {
+            name: _factors(channels, _USUAL_HIDDEN if name in hidden else _USUAL)
+            for name, channels in sizes.items()
+        }
         self._stored: dict[tuple[str, str], tuple[str, str]] = {}  # integers and scales, by weight and use
 
     def apply(self) -> None:
@@ -172,6 +181,10 @@ class _Quantization:
             and constant.data_type == TensorProto.FLOAT
             and len(constant.dims) > 1
         )
+
+    def _narrows(self, matrix: str) -> bool:
+        rows, columns = self._constants[matrix].dims[-2:]
+        return bool(rows > columns)
 
     def _product(self, node: Any, inputs: dict[tuple[str, str], tuple[str, ...]]) -> Iterator[Any]:
         """Yield the nodes of a product with a matrix.
@@ -297,10 +310,15 @@ def _channel_sizes(
     return sizes
 
 
-def _factors(sizes: np.ndarray) -> np.ndarray:
-    """Return the number by which each channel is divided, 1 below the median: other inputs may have larger values."""
-    median = float(np.median(sizes)) or 1.0
-    return (np.maximum(sizes / median, 1) ** _SMOOTHING).astype("float32")
+def _factors(sizes: np.ndarray, usual: float) -> np.ndarray:
+    """Return the number by which each channel is divided.
+
+    Args:
+        sizes: the size of each channel in the examples.
+        usual: the share of channels that are not divided, as other inputs may have larger values in them.
+    """
+    size = float(np.quantile(sizes, usual)) or 1.0
+    return (np.maximum(sizes / size, 1) ** _SMOOTHING).astype("float32")
 
 
 def _scaled(read: weights.Reader, factors: np.ndarray | None) -> np.ndarray:
