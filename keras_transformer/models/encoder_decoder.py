@@ -223,7 +223,10 @@ class EncoderDecoder(CachedDecoding):
             {"projected": a dictionary {"key", "value"} of (B, N, S, H) for each decoder layer, "padding_mask": booleans
             (B, S), False for padding}.
         """
-        memory, padding_mask = self.encoder_states(source_ids, training=False)
+        return self.context_of(*self.encoder_states(source_ids, training=False))
+
+    def context_of(self, memory: Tensor, padding_mask: Tensor) -> Context:
+        """Return the output of `encode` for a memory (B, S, D), the encoder's output, and its mask (B, S)."""
         projected = [block.cross_attention.project(memory) for block in self.decoder_blocks]
         return {"projected": projected, "padding_mask": padding_mask}
 

@@ -1,7 +1,7 @@
 """The tokens before the texts of Whisper, from a folder of Hugging Face's `transformers`."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG
@@ -9,7 +9,7 @@ from keras_transformer_options.arguments import is_integer
 from keras_transformer_serving import files
 
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
-_DEFAULT_LANGUAGE, _DEFAULT_TASK = "en", "transcribe"
+_DEFAULT_TASK = "transcribe"
 # Names of languages that settings may have in place of codes.
 _LANGUAGES = (
     "english:en,chinese:zh,german:de,spanish:es,russian:ru,korean:ko,french:fr,japanese:ja,portuguese:pt,turkish:tr,"
@@ -28,37 +28,68 @@ _LANGUAGES = (
 _CODES = dict(pair.split(":") for pair in _LANGUAGES.split(","))
 
 
-def prefix_of(folder: pathlib.Path) -> list[int]:
-    """Return the ids of the language, of the task and of no timestamps, as `transformers` puts them before a text.
+def prompt_of(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the languages and tasks of a folder, its language and task, and the ids after theirs before a text.
 
     They are read from `language` and `task` of generation_config.json or, without both, from `forced_decoder_ids`,
-    also of config.json. An undefined language, which `transformers` detects, is English.
+    also of config.json, as by `transformers`. An undefined language is None, to detect it, and an undefined task
+    "transcribe".
 
     Args:
         folder: the folder.
+
+    Returns:
+        Arguments of `SpeechToText`.
 
     Raises:
         ValueError: if the language or the task is unknown, or `forced_decoder_ids` is not a prefix.
     """
     path = folder / GENERATION_CONFIG
     config, of_model = (files.read_json(each) if each.is_file() else {} for each in (path, folder / _CONFIG))
+    languages = {
+        token.removeprefix("<|").removesuffix("|>"): id_
+        for token, id_ in (config.get("lang_to_id") or {}).items()
+    }
+    tasks = dict(config.get("task_to_id") or {})
     language, task = config.get("language"), config.get("task")
-    prefix: list[int | None] = []
+    forced: list[int] = []
     if language is None and task is None:
-        forced = config.get("forced_decoder_ids") or of_model.get("forced_decoder_ids") or []
-        prefix = _forced(path, forced)
-    languages = config.get("lang_to_id") or {}
-    if not prefix or prefix[0] is None:
-        chosen = _DEFAULT_LANGUAGE if language is None else language
-        code = [] if not languages and language is None else [_language(path, languages, chosen)]
-        prefix = [*code, *prefix[1:]]
-    tasks = config.get("task_to_id") or {}
-    if task is not None or (tasks and not set(prefix) & {*tasks.values()}):
-        prefix.append(_task(path, tasks, _DEFAULT_TASK if task is None else task))
+        forced = _forced(path, config.get("forced_decoder_ids") or of_model.get("forced_decoder_ids") or [])
+        language, task = (_name_of(forced, known) for known in (languages, tasks))
+    elif language is not None:
+        language = _language(path, languages, language)
+    if task is not None or tasks:
+        task = _task(path, tasks, _DEFAULT_TASK if task is None else task)
+    prefix = [id_ for id_ in forced if id_ not in {*languages.values(), *tasks.values()}]
     without_timestamps = config.get("no_timestamps_token_id")
     if without_timestamps is not None and prefix[-1:] != [without_timestamps]:
         prefix.append(without_timestamps)
-    return [id_ for id_ in prefix if id_ is not None]
+    prompt = {
+        "languages": languages,
+        "tasks": tasks,
+        "language": language,
+        "task": task,
+        "prefix_ids": prefix,
+    }
+    return {name: value for name, value in prompt.items() if value}
+
+
+def prompt_config(pipeline: Any) -> dict[str, Any]:
+    """Return the entries of generation_config.json for the ids before the texts of a pipeline."""
+    if not (pipeline.languages or pipeline.tasks):
+        prefix = [[place, id_] for place, id_ in enumerate(pipeline.prefix_ids, 1)]
+        # Without timestamps, whose token is in the prefix.
+        return {"forced_decoder_ids": prefix or None, "return_timestamps": False}
+    return {
+        "is_multilingual": bool(pipeline.languages),
+        "lang_to_id": {f"<|{name}|>": id_ for name, id_ in pipeline.languages.items()},
+        "task_to_id": pipeline.tasks,
+        "language": pipeline.language,
+        "task": pipeline.task,
+        "forced_decoder_ids": None,
+        "no_timestamps_token_id": pipeline.prefix_ids[-1] if pipeline.prefix_ids else None,
+        "return_timestamps": False,
+    }
 
 
 def write_features(model: Any, folder: pathlib.Path) -> None:
@@ -81,28 +112,33 @@ def write_features(model: Any, folder: pathlib.Path) -> None:
     files.write_json(folder / _PREPROCESSOR, config)
 
 
-def _language(path: pathlib.Path, languages: Mapping[str, int], language: Any) -> int:
-    """Return the id of a language: of its token, its code or its name."""
-    name = str(language).lower()
-    for token in (name, f"<|{name}|>", f"<|{_CODES.get(name)}|>"):
-        if token in languages:
-            return languages[token]
+def _name_of(ids: Sequence[int], known: Mapping[str, int]) -> str | None:
+    """Return the first name whose id is among ids."""
+    return next((name for name, id_ in known.items() if id_ in ids), None)
+
+
+def _language(path: pathlib.Path, languages: Mapping[str, int], language: Any) -> str:
+    """Return the code of a language: of its token, its code or its name."""
+    name = str(language).lower().removeprefix("<|").removesuffix("|>")
+    for code in (name, _CODES.get(name)):
+        if code in languages:
+            return str(code)
     raise ValueError(
         f"`{path}` must have a language among those of lang_to_id, {sorted(languages)}. "
         f"Received: language={language!r}"
     )
 
 
-def _task(path: pathlib.Path, tasks: Mapping[str, int], task: Any) -> int:
+def _task(path: pathlib.Path, tasks: Mapping[str, int], task: Any) -> str:
     if task not in tasks:
         raise ValueError(
             f"`{path}` must have a task among those of task_to_id, {sorted(tasks)}. Received: task={task!r}"
         )
-    return tasks[task]
+    return str(task)
 
 
-def _forced(path: pathlib.Path, pairs: Any) -> list[int | None]:
-    """Return the ids of pairs of a position, which begin with 1, and an id; None for a language to be detected."""
+def _forced(path: pathlib.Path, pairs: Any) -> list[int]:
+    """Return the ids of pairs of a position, which begin with 1, and an id, without None for a language to detect."""
     try:
         ids = [id_ for (_, id_) in pairs]
         are_valid = [position for (position, _) in pairs] == [*range(1, 1 + len(ids))]
@@ -113,4 +149,4 @@ def _forced(path: pathlib.Path, pairs: Any) -> list[int | None]:
             f"`{path}` must have pairs of a position, 1, 2, …, and an id as forced_decoder_ids. "
             f"Received: forced_decoder_ids={pairs!r}"
         )
-    return ids
+    return [id_ for id_ in ids if id_ is not None]

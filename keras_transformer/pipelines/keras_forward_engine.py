@@ -61,7 +61,8 @@ class KerasForwardEngine:
     @functools.cached_property
     def outputs(self) -> tuple[Tensor, ...]:
         """The outputs of `forward`, for a row."""
-        length = self._pipeline.config.get("min_samples", 1)
+        config = self._pipeline.config
+        length = 8 * config["min_samples"] if "min_samples" in config else 1  # several frames of audio
         specs, others = (self._output_specs(each) for each in (length, 2 * length))
         return tuple(
             Tensor(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.typing import Tensor
+from keras_transformer_serving.pipelines import languages
 
 
 def valid_utf8(text: Tensor) -> Tensor:
@@ -69,3 +71,12 @@ def joined(*parts: int | tf.RaggedTensor) -> tf.RaggedTensor:
 def lengths_of(rows: tf.RaggedTensor) -> Tensor:
     """Return the number of ids of each row, int32 (B,)."""
     return tf.cast(rows.row_lengths(), tf.int32)
+
+
+def ids_of_names(argument: str, names: Tensor, known: Mapping[str, int]) -> tuple[Tensor, Tensor]:
+    """Return the ids of names (B,), such as languages, int32, and the errors of those that are not known."""
+    is_known = names[:, None] == tf.constant(list(known))  # (B, number of names)
+    ids = tf.gather(tf.constant(list(known.values())), tf.argmax(tf.cast(is_known, tf.int32), axis=1))
+    received = tf.where(names == "", "none", valid_utf8(names))
+    unknown = tf.strings.join([languages.expectation(argument, known), received])
+    return ids, tf.where(tf.reduce_any(is_known, axis=1), "", unknown)

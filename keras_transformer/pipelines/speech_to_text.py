@@ -1,7 +1,8 @@
 """Speech recognition."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.loop import run_search
 from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.search.logits import highest
 from keras_transformer.generation.settings import Settings
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import CTC, Whisper
@@ -20,15 +22,25 @@ from keras_transformer.pipelines.babble import babble
 from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
-from keras_transformer.pipelines.hugging_face_speech import prefix_of, write_features
+from keras_transformer.pipelines.hugging_face_speech import prompt_config, prompt_of, write_features
+from keras_transformer.pipelines.ragged_rows import first_error, ids_of_names
 from keras_transformer.pipelines.tokenizer_methods import methods_of
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check, check_ids, check_positive
+from keras_transformer_options.arguments import check, check_ids, check_one_of, check_positive
 from keras_transformer_serving import files
-from keras_transformer_serving.pipelines.speech_to_text import ALL, SpeechTask
+from keras_transformer_serving.pipelines.speech_to_text import (
+    ALL,
+    DETECTED,
+    OPTIONS,
+    PREFIX,
+    SpeechTask,
+    expected_samples,
+)
+from keras_transformer_serving.pipelines.speech_windows import LONG_AUDIO, REFUSE
 from keras_transformer_serving.text.methods import TextMethods
 
 _MAX_SECONDS = 30.0
+_DEFAULT_TASK = "transcribe"
 
 
 class SpeechToText(SpeechTask, ForwardPipeline):
@@ -39,8 +51,14 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         tokenizer: with the model's vocabulary.
         generation: for a model that generates, a `Greedy` or `Beam`, or its name.
         constraints: for a model that generates, constraints on the text, such as `generation.BannedWords`.
-        prefix_ids: for a model that generates, the ids before each text, such as those of a language and a task.
-        max_new_tokens: for a model that generates, the maximum number of tokens of a text.
+        prefix_ids: for a model that generates, the ids before each text, after those of `languages` and `tasks`.
+        languages: for a multilingual model, the codes of languages and the ids of their tokens.
+        tasks: for a multilingual model, "transcribe" and "translate", and the ids of their tokens.
+        language: the language of audio without one of its own; None to detect it.
+        task: the task of audio without one of its own, by default "transcribe", or the first of `tasks`.
+        max_new_tokens: for a model that generates, the maximum number of tokens of a text, or of each of its windows.
+        long_audio: for a model that generates, "refuse" to raise errors for audio that is too long, or "split" to join
+            the texts of windows that overlap by a third. SavedModels refuse such audio.
         max_seconds: the maximum duration of audio, by default 30 seconds or, if it is shorter, the model's duration.
 
     Raises:
@@ -70,7 +88,12 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         *,
         constraints: Sequence[Any] = (),
         prefix_ids: Sequence[int] = (),
+        languages: Mapping[str, int] = MappingProxyType({}),
+        tasks: Mapping[str, int] = MappingProxyType({}),
+        language: str | None = None,
+        task: str | None = None,
         max_new_tokens: int = 128,
+        long_audio: str = REFUSE,
         max_seconds: float | None = None,
     ) -> None:
         check_model(model, "a recognizer of speech, such as `models.CTC`", "sample_rate", "features")
@@ -91,12 +114,22 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         self.model, self.tokenizer = model, tokenizer
         self.max_seconds = float(max_seconds)
         self._generation: Settings | None = None
+        check_one_of(LONG_AUDIO, long_audio=long_audio)
         if hasattr(model, "step"):
             check_ids(model.vocabulary_size, **{f"prefix_ids[{i}]": id_ for i, id_ in enumerate(prefix_ids)})
             self.prefix_ids = [int(id_) for id_ in prefix_ids]
+            named = {"languages": languages, "tasks": tasks}
+            for name, known in named.items():
+                check_ids(model.vocabulary_size, **{f"{name}[{key!r}]": id_ for key, id_ in known.items()})
+            self.languages, self.tasks = ({**known} for known in named.values())
+            if task is None and tasks:
+                task = _DEFAULT_TASK if _DEFAULT_TASK in tasks else next(iter(tasks))
+            for name, value, known in (("language", language, languages), ("task", task, tasks)):
+                check(value is None or value in known, f"be one of {[*known]}", **{name: value})
+            self.language, self.task, self.long_audio = language, task, long_audio
             settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
             check(not settings.sampler.draws, "not sample for speech", generation=settings.sampler)
-            limit = model.max_length - len(self.prefix_ids)
+            limit = model.max_length - len(self.prefix_ids) - bool(languages) - bool(tasks)
             positions = f"be at most {limit}, the positions of the model after `prefix_ids`"
             check(max_new_tokens <= limit, positions, max_new_tokens=max_new_tokens)
             self._generation = settings
@@ -118,35 +151,55 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         """The number of samples of the longest audio."""
         return int(self.max_seconds * self.model.sample_rate)
 
-    def preprocess(self, audio: Tensor, lengths: Tensor | None = None) -> Preprocessed:
-        """Check audio (B, N), of lengths (B,) if it is padded, as TensorFlow operations."""
-        if lengths is None:
-            lengths = tf.fill(tf.shape(audio)[:1], ALL)
+    def preprocess(self, audio: Tensor, lengths: Tensor, *options: Tensor) -> Preprocessed:
+        """Check audio (B, N), of lengths (B,) or −1 without padding, as TensorFlow operations.
+
+        A multilingual model takes the languages and the tasks (B,), too.
+        """
         lengths = tf.cast(tf.where(lengths == ALL, tf.shape(audio, lengths.dtype)[1], lengths), tf.int32)
         is_real = tf.range(tf.shape(audio)[1]) < lengths[:, None]
         finite = tf.reduce_all(tf.math.is_finite(audio) | ~is_real, axis=1)
         low, high = self.min_samples, self.max_padded_length
         fits = (lengths >= low) & (lengths <= high) & (lengths <= tf.shape(audio)[1])
-        wrong_length = tf.strings.join(
-            [
-                f"`audio` must have {low} to {high} samples ({self.max_seconds} seconds). Received: ",
-                tf.strings.as_string(lengths),
-                " samples",
-            ]
-        )
+        received = [". Received: ", tf.strings.as_string(lengths), " samples"]
+        wrong_length = tf.strings.join([expected_samples(self.config), *received])
         error = tf.where(finite, "", "`audio` must be finite. Received: NaN or infinite samples")
         error = tf.where(fits, error, wrong_length)
-        accepted = finite & fits
+        prefix, unknown = self._prefix_columns(tf.shape(audio)[0], options)
+        error = first_error(error, *unknown)
+        accepted = error == ""
         inputs = {
             "audio": tf.where(accepted[:, None] & is_real, audio, 0.0),
             "lengths": tf.where(accepted, lengths, 0),
+            **prefix,
         }
         return Preprocessed(inputs, error, {})
 
+    def _prefix_columns(
+        self, count: Tensor, options: Sequence[Tensor]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Return the ids (B, P) before texts, of a model with languages or tasks, and errors (B,) of each option."""
+        columns, errors = [], []
+        known = {name: getattr(self, choices) for name, choices in OPTIONS.items()}
+        known = {name: ids for name, ids in known.items() if ids}
+        given = options or [tf.constant([getattr(self, name) or ""]) for name in known]
+        for name, names in zip(known, given, strict=True):
+            ids, error = ids_of_names(name, names, known[name])
+            if name == "language":
+                ids, error = (
+                    tf.where(names == "", value, found) for value, found in ((DETECTED, ids), ("", error))
+                )
+            columns.append(tf.broadcast_to(ids, [count])[:, None])
+            errors.append(tf.broadcast_to(error, [count]))
+        if not columns:
+            return {}, []
+        rest = tf.tile(tf.constant([self.prefix_ids], tf.int32), [count, 1])
+        return {PREFIX: tf.concat([*columns, rest], axis=1)}, errors
+
     def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs for audio and its lengths."""
-        audio, lengths = arrays
-        return {"audio": audio, "lengths": ops.cast(lengths, "int32")}
+        """Return the model's inputs for audio, its lengths, and of a model with languages or tasks the ids before."""
+        named = super().model_inputs(*arrays)
+        return {**named, "lengths": ops.cast(named["lengths"], "int32")}
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the logits (B, T', V), zeros after the end of a row, or of a model that generates the ids (B, T)."""
@@ -157,22 +210,43 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             }
         audio, lengths = inputs["audio"], inputs["lengths"]
         is_real = ops.arange(ops.shape(audio)[1], dtype="int32") < ops.cast(lengths, "int32")[:, None]
-        prefix = ops.zeros((ops.shape(audio)[0], 1), "int32") + np.array([self.prefix_ids], "int32")
-        found = run_search(
-            Inputs(
-                self.model,
-                self._generation,
-                kt_ops.StaticCache(in_place=False),
-                ops.where(is_real, audio, 0.0),
-                prefix_ids=prefix if self.prefix_ids else None,
-            )
-        )
-        return {"ids": found["ids"][:, 0]}
+        model, source = self.model, ops.where(is_real, audio, 0.0)
+        prefix, language = inputs.get(PREFIX), {}
+        if prefix is None and self.prefix_ids:
+            prefix = ops.zeros((ops.shape(audio)[0], 1), "int32") + np.array([self.prefix_ids], "int32")
+        if self.languages:
+            model = _OfStates(self.model)
+            source, _ = self.model.encoder_states(source, training=False)
+            prefix = ops.cast(prefix, "int32")
+            known = self._languages_of(source, prefix[:, 0])
+            prefix = ops.concatenate([known[:, None], prefix[:, 1:]], axis=1)
+            language = {"language_ids": known}
+        cache = kt_ops.StaticCache(in_place=False)
+        found = run_search(Inputs(model, self._generation, cache, source, prefix_ids=prefix))
+        return {"ids": found["ids"][:, 0], **language}
+
+    def _languages_of(self, states: Tensor, given: Tensor) -> Tensor:
+        """Return the ids of languages (B,) of the encoder's outputs (B, S, D): the given ones, or the most probable."""
+        ids = np.array(sorted(self.languages.values()), "int32")
+        start = ops.full_like(given, self.model.start_id)[:, None]
+        is_real = ops.ones_like(states[..., 0], "bool")
+
+        def detected() -> Tensor:
+            logits = self.model.logits(self.model.decoder_states(start, states, is_real, training=False))
+            best, _ = highest(ops.squeeze(ops.take(logits, ids, axis=-1), 1))
+            return ops.where(given == DETECTED, ops.take(ops.convert_to_tensor(ids), best, axis=0), given)
+
+        return ops.cond(ops.any(given == DETECTED), detected, lambda: given)
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
-        """Convert logits or ids to "text" (B,)."""
+        """Convert logits or ids to "text" (B,), and ids of languages to "language" (B,)."""
         ids = outputs["ids"] if "ids" in outputs else self._best_path(outputs["logits"])
-        return {"text": self.tokenizer.detokenize(ids)}
+        text = {"text": self.tokenizer.detokenize(ids)}
+        if not self.languages:
+            return text
+        is_language = outputs["language_ids"][:, None] == tf.constant([*self.languages.values()])
+        place = tf.argmax(tf.cast(is_language, tf.int32), axis=1)
+        return {**text, "language": tf.gather(tf.constant([*self.languages]), place)}
 
     def _best_path(self, logits: Tensor) -> Tensor:
         """Return the ids of `models.CTC.greedy_ids`, as TensorFlow operations."""
@@ -192,7 +266,24 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             }
             for lengths in ([duration, duration // 2, duration - 77], [duration // 2])
         ]
-        return {FORWARD: audio, DEFAULT: audio}
+        options = [self._example_options(len(each["lengths"])) for each in audio]
+        forward = []
+        for arrays, names in zip(audio, options, strict=True):
+            prefix, _ = self._prefix_columns(len(arrays["lengths"]), [*names.values()])
+            forward.append({**arrays, **{name: ids.numpy() for name, ids in prefix.items()}})
+        return {
+            FORWARD: forward,
+            DEFAULT: [{**arrays, **names} for arrays, names in zip(audio, options, strict=True)],
+        }
+
+    def _example_options(self, count: int) -> Arrays:
+        """Return different languages, the first to be detected, and tasks for each of `count` rows of audio."""
+        values = {"language": ["", *self.languages], "task": [*self.tasks]}
+        return {
+            name: np.array([values[name][row % len(values[name])] for row in range(count)], object)
+            for name, choices in OPTIONS.items()
+            if getattr(self, choices)
+        }
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer."""
@@ -204,15 +295,23 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             "generation": samplers.serialize(self.sampler),
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
             "prefix_ids": self.prefix_ids,
+            **self._named_settings(),
             "max_new_tokens": self.max_new_tokens,
+            "long_audio": self.long_audio,
         }
+
+    def _named_settings(self) -> dict[str, Any]:
+        names = [name for pair in OPTIONS.items() if getattr(self, pair[1]) for name in pair]
+        return {name: getattr(self, name) for name in names}
 
     def export_config(self) -> dict[str, Any]:
         """Return the settings that serving needs to run an export without this package."""
         config = {**super().export_config(), "sample_rate": self.model.sample_rate}
         # The graph has the generation loop, so that serving does not generate.
-        for name in ("generation", "constraints", "prefix_ids", "max_new_tokens"):
+        for name in ("generation", "constraints", "max_new_tokens"):
             config.pop(name, None)
+        if not self._named_settings():  # the graph has the prefix, too
+            config.pop(PREFIX, None)
         return {**config, "min_samples": self.min_samples}
 
     @property
@@ -223,13 +322,14 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     @classmethod
     def hugging_face_arguments(cls, folder: Any, config: Any, model: Any, settings: Any) -> dict[str, Any]:
         """Return the sampler, the constraints, the maximum number of tokens, and the ids before each text."""
-        prefix = list(settings["prefix_ids"] if "prefix_ids" in settings else prefix_of(folder))
+        prompt = {} if PREFIX in settings else prompt_of(folder)
+        length = sum(bool(prompt.get(name, settings.get(name))) for name in OPTIONS.values())
         # The maximum length of `transformers` includes the start token and the prefix.
-        limit = model.max_length - 1 - len(prefix)
+        limit = model.max_length - 1 - length - len(prompt.get(PREFIX, settings.get(PREFIX, ())))
         found = settings_from(folder, model, settings)
         if "max_new_tokens" not in settings:
             found["max_new_tokens"] = min(limit, found.get("max_new_tokens", limit))
-        return {**found, "prefix_ids": prefix}
+        return {**prompt, **found}
 
     @property
     def hugging_face_rows(self) -> dict[str, bool]:
@@ -239,8 +339,24 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     def write_hugging_face(self, folder: pathlib.Path) -> None:
         """Write the prefix of texts into generation_config.json, and the features."""
         path = folder / GENERATION_CONFIG
-        prefix = [[place, id_] for place, id_ in enumerate(self.prefix_ids, 1)]
-        # Without timestamps, whose token is in the prefix.
-        settings = {"forced_decoder_ids": prefix or None, "return_timestamps": False}
-        files.write_json(path, {**files.read_json(path), **settings})
+        files.write_json(path, {**files.read_json(path), **prompt_config(self)})
         write_features(self.model, folder)
+
+
+class _OfStates:
+    """A model whose source is the output of its encoder.
+
+    Args:
+        model: an encoder–decoder.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the model."""
+        return getattr(self._model, name)
+
+    def encode(self, states: Tensor) -> Any:
+        """Return what the decoder needs of the encoder's outputs (B, S, D)."""
+        return self._model.context_of(states, ops.ones_like(states[..., 0], "bool"))

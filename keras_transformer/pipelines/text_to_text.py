@@ -10,7 +10,7 @@ from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import T5, Transformer
 from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
-from keras_transformer.pipelines.ragged_rows import first_error, utf8_error, valid_utf8
+from keras_transformer.pipelines.ragged_rows import first_error, ids_of_names, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_one_of
@@ -154,11 +154,7 @@ class TextToText(TextToTextTask, GeneratingPipeline):
         if not known:
             return tf.zeros([0], tf.int32), tf.constant([""])
         names = tf.constant([getattr(self, name) or ""]) if given is None else to_string_tensor(given)
-        is_known = names[:, None] == tf.constant(list(known))  # (B, number of languages)
-        ids = tf.gather(tf.constant(list(known.values())), tf.argmax(tf.cast(is_known, tf.int32), axis=1))
-        received = tf.where(names == "", "none", valid_utf8(names))
-        unknown = tf.strings.join([languages.expectation(name, known), received])
-        return ids, tf.where(tf.reduce_any(is_known, axis=1), "", unknown)
+        return ids_of_names(name, names, known)
 
     def _source_rows(self, texts: Tensor, language_ids: Tensor, truncate: bool = False) -> tf.RaggedTensor:
         """Return the ids of texts with end ids and the ids of their languages (B, None).

@@ -192,13 +192,19 @@ def recognize_speech():
     return pipelines.SpeechToText(randomise(models.CTC(encoder, BYTES.vocabulary_size), 1), BYTES)
 
 
-def transcribe():
+def transcribe(sampler=None, **options):
     """Return a recognizer of speech that generates tokens."""
     ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
     lengths = {"max_source_length": 10, "max_length": 12, "num_mels": 9}
     model = randomise(models.Whisper(BYTES.vocabulary_size, **SIZES, **lengths, **ids), 1)
-    options = {"prefix_ids": [70, 71], "max_new_tokens": 6}
-    return pipelines.SpeechToText(model, BYTES, generation.Beam(2), **options)
+    options = {"prefix_ids": [70, 71], "max_new_tokens": 6, **options}
+    return pipelines.SpeechToText(model, BYTES, sampler or generation.Beam(2), **options)
+
+
+def transcribe_languages(**options):
+    """Return a recognizer of speech of several languages."""
+    known = {"languages": {"en": 80, "es": 81, "fr": 79}, "tasks": {"transcribe": 90, "translate": 91}}
+    return transcribe("greedy", prefix_ids=[70], **{**known, **options})
 
 
 def translate(**options):

@@ -20,7 +20,7 @@ from keras_transformer.generation import (
     Sample,
 )
 from keras_transformer.pipelines.hugging_face_generation import settings_from
-from keras_transformer.pipelines.hugging_face_speech import prefix_of
+from keras_transformer.pipelines.hugging_face_speech import prompt_of
 
 PAD, END = 59, 0
 TRANSLATOR = types.SimpleNamespace(pad_id=PAD, start_id=PAD, end_id=END, encode=lambda ids: ids)
@@ -205,18 +205,27 @@ WHISPER = json.loads(
 )
 
 
+def prefix_of(folder):
+    """Return the ids before a text of the language and the task of a folder."""
+    prompt = prompt_of(folder)
+    names = [("languages", "language"), ("tasks", "task")]
+    ids = [prompt[known][prompt[name]] for known, name in names if name in prompt]
+    return [*ids, *prompt.get("prefix_ids", [])]
+
+
 @pytest.mark.parametrize("case", WHISPER, ids=lambda case: str(case["prefix"]))
 def test_the_ids_before_a_text_of_whisper_equal_transformers(case, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(case["settings"]))
     assert prefix_of(tmp_path) == case["prefix"]
 
 
-def test_whisper_without_a_language_has_english_and_the_forced_task(tmp_path):
+def test_whisper_without_a_language_detects_it_and_has_the_forced_task(tmp_path):
     settings = {**WHISPER[0]["settings"], "language": None}
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    assert prefix_of(tmp_path) == [20, 23, 25]
+    assert "language" not in prompt_of(tmp_path)
+    assert prefix_of(tmp_path) == [23, 25]
     (tmp_path / "config.json").write_text(json.dumps({"forced_decoder_ids": [[1, None], [2, 24]]}))
-    assert prefix_of(tmp_path) == [20, 24, 25]
+    assert prefix_of(tmp_path) == [24, 25]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Speech recognition: files, bad input, padding, and requests to a server."""
 
 import base64
+import itertools
 import json
 import pathlib
 import sys
@@ -14,10 +15,23 @@ from keras_transformer.pipelines.babble import babble
 from keras_transformer_cli import commands
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
+from keras_transformer_serving.pipelines.speech_windows import joined, windows
 from keras_transformer_serving.server import forward, tensorflow_serving
 from tests.audio import RATE, wav
-from tests.laws.cases import randomise
-from tests.laws.pipelines import AUDIO, BYTES, LINES, SIZES, recognize_speech, transcribe
+from tests.laws.cases import normal, randomise
+from tests.laws.pipelines import (
+    AUDIO,
+    BYTES,
+    LINES,
+    SIZES,
+    recognize_speech,
+    transcribe,
+    transcribe_languages,
+)
+
+SOUNDS = [
+    scale * normal(1, 3000 - 200 * row, seed=row)[0] for row, scale in enumerate((0.001, 3, 0.1, 1, 0, 0.01))
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +70,125 @@ def test_batches_of_an_export_equal_single_rows(recognize):
     run = served.engine.run
     served.engine.run = lambda feed: sizes.append(feed["audio"].shape) or run(feed)
     rows = [AUDIO[0], AUDIO[1, :700], AUDIO[2, :1777], AUDIO[0, :900], np.zeros(3), AUDIO[1]]
+    assert set(forward.signatures(served)) == {"forward", "serving_default"}
     found = served(rows, batch_size=2, errors="return")
     assert sizes == [(2, 900), (2, 3000), (1, 3000)]
     assert str(found.pop(4)).startswith("`audio` must have 160 to 480000 samples")
     assert found == [served(row) for row in [*rows[:4], rows[5]]] == recognize([*rows[:4], rows[5]])
+
+
+@pytest.fixture(scope="module")
+def multilingual():
+    """A recognizer of languages between which it decides by the audio, and the languages of `SOUNDS`."""
+    model = transcribe_languages().model
+    padded = np.stack([np.pad(each, (0, 3200 - len(each))) for each in SOUNDS])
+    inputs = {"audio": padded, "target_ids": np.full((len(SOUNDS), 1), model.start_id)}
+    logits = model(inputs).numpy()[:, 0, 100:250]
+    first = int(logits.std(axis=0).argmax())
+    others = np.argsort(np.abs(np.median(logits - logits[:, [first]], axis=0)))
+    ids = sorted([first, *others[others != first][:2].tolist()])
+    languages = {name: 100 + id_ for name, id_ in zip(("en", "es", "fr"), ids, strict=True)}
+    expected = [list(languages)[best] for best in logits[:, ids].argmax(axis=1)]
+    assert len({*expected}) > 1
+    return transcribe_languages(languages=languages, max_new_tokens=3), expected
+
+
+def greedy_text(recognize, audio, *names):
+    """Return the text after the ids of a language and a task, by calls of the model."""
+    known = {**recognize.languages, **recognize.tasks}
+    model, ids = recognize.model, [recognize.model.start_id, *map(known.get, names), 70]
+    start = len(ids)
+    for _ in range(recognize.max_new_tokens):
+        logits = model({"audio": audio[None], "target_ids": np.array([ids])}).numpy()[0, -1]
+        logits[[model.pad_id, model.start_id]] = -np.inf
+        ids.append(int(logits.argmax()))
+        if ids[-1] == model.end_id:
+            break
+    return recognize.text_methods.methods["detokenize"]([ids[start:]])[0]
+
+
+def test_languages_and_tasks_are_the_ids_before_a_text(multilingual):
+    recognize, detected = multilingual
+    tasks, languages = ["translate", "transcribe"] * 3, ["es", "", "fr", "", "en", "fr"]
+    found = [given or language for given, language in zip(languages, detected, strict=True)]
+    expected = [(greedy_text(recognize, *each), each[1]) for each in zip(SOUNDS, found, tasks, strict=True)]
+    assert recognize.transcripts(SOUNDS, 4, language=languages, task=tasks) == expected
+    assert recognize.served().transcripts(SOUNDS, 4, language=languages, task=tasks) == expected
+    assert recognize(SOUNDS, language=languages, task=tasks) == [text for text, _ in expected]
+    assert [each.language for each in recognize.transcripts(SOUNDS)] == detected
+    named = transcribe_languages(language="fr", task="translate")
+    np.testing.assert_array_equal(named._prefix({})["prefix_ids"], [79, 91, 70])
+    np.testing.assert_array_equal(named._prefix({"language": ""})["prefix_ids"], [-1, 91, 70])
+
+
+def test_requests_have_languages_and_tasks(multilingual):
+    recognize, _ = multilingual
+    served = recognize.served()
+    signature = forward.signatures(served)["serving_default"]
+    columns = {"audio": SOUNDS[:3], "language": ["es", "", "xx"], "task": ["translate"]}
+    rows = signature.rows(columns, lambda *_: "inputs")
+    answers = signature.compute(rows, {}, forward.Rows(served, 4), 4)
+    expected = recognize.transcripts(SOUNDS[:2], language=["es", ""], task="translate")
+    assert answers[:2] == [{**each._asdict(), "error": ""} for each in expected]
+    assert answers[2]["error"] == "`language` must be one of en, es, fr. Received: xx"
+
+
+def test_long_audio_is_the_joined_text_of_its_windows(multilingual):
+    recognize, _ = multilingual
+    served, long = recognize.served(), np.concatenate([*SOUNDS, *SOUNDS])  # 30,000 samples, 14 windows
+    options = {"language": "es", "long_audio": "split"}
+    calls = []
+    found = served.transcripts([SOUNDS[0], long], 4, **options, progress=lambda *counts: calls.append(counts))
+    assert calls == [(4, 15), (8, 15), (12, 15), (15, 15)]
+    assert found == recognize.transcripts([SOUNDS[0], long], **options)
+    assert found[0] == recognize.transcripts(SOUNDS[:1], language="es")[0]
+    prefix = recognize._prefix({"language": "es"})["prefix_ids"][None]
+    ids = [served.run(audio=each[None], prefix_ids=prefix)["ids"][0].tolist() for each in windows(long, 3200)]
+    special = (recognize.model.pad_id, recognize.model.end_id)
+    ids = joined([[id_ for id_ in row if id_ not in special] for row in ids])
+    assert found[1].text == recognize.text_methods.methods["detokenize"]([ids])[0]
+    message = r"`audio` must have 160 to 3200 samples \(0.2 seconds\), or long_audio='split'. Received: 30000"
+    with pytest.raises(ValueError, match=message):
+        recognize(long)
+    with pytest.raises(
+        ValueError, match="`long_audio` must be one of .'refuse', 'split'.. Received: long_audio='cut'"
+    ):
+        recognize(long, long_audio="cut")
+    signature = forward.signatures(served)["serving_default"]
+    columns = {"audio": [long] * 3, "long_audio": ["split", "refuse", "cut"], "language": ["es"]}
+    rows = signature.rows(columns, lambda *_: "inputs")
+    answers = signature.compute(rows, {}, forward.Rows(served, 4), 4)
+    assert answers[0] == {**found[1]._asdict(), "error": ""}
+    assert "or long_audio='split'" in answers[1]["error"]
+    assert answers[2]["error"].startswith("`long_audio` must be one of")
+
+
+def test_windows_overlap_by_a_third_and_have_all_samples():
+    for count in (1, 599, 600, 601, 1000, 1001, 2345):
+        found = windows(np.arange(count), 600)
+        assert all(len(each) <= 600 for each in found)
+        assert found[0][0] == 0
+        assert found[-1][-1] == count - 1
+        for left, right in itertools.pairwise(found):
+            np.testing.assert_array_equal(left[-200:], right[:200])
+            assert len(right) > 200
+    assert joined([[1, 2, 9, 4, 5], [2, 3, 4, 5, 6]]) == [1, 2, 9, 4, 5, 6]
+    assert joined([[1, 2], [3, 4]]) == [1, 2, 3, 4]
+    assert joined([[], [], [7]]) == [7]
+
+
+def test_languages_and_tasks_that_a_model_lacks_are_rejected(recognize, multilingual):
+    for name, noun in {"language": "languages", "task": "tasks"}.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be None, as the model has no {noun}"):
+            recognize(AUDIO[0], **{name: "es"})
+    with pytest.raises(ValueError, match=r"`language` must be one of \['en', 'es', 'fr'\]"):
+        transcribe_languages(language="xx")
+    for options, message in (
+        ({"language": "xx"}, "`language` must be one of en, es, fr. Received: xx in language[0]"),
+        ({"task": "sing"}, "`task` must be one of transcribe, translate. Received: sing in task[0]"),
+    ):
+        (error,) = multilingual[0](AUDIO[:1], errors="return", **options)
+        assert str(error) == message
 
 
 def test_the_command_line_reads_paths(recognize, tmp_path, capsys):
@@ -220,12 +349,14 @@ def test_the_folder_of_a_whisper_determines_tokenizer_prefix_and_settings(tmp_pa
     settings = {"max_length": 12, "suppress_tokens": [40, 50], "lang_to_id": {"<|en|>": english}}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     recognize = pipelines.from_hugging_face(folder)
-    assert recognize.settings()["prefix_ids"] == [english]
+    assert recognize.settings()["languages"] == {"en": english}
+    assert recognize.settings()["language"] is None
     assert recognize.settings()["max_new_tokens"] == 10
     assert recognize.tokenizer.start_id == start
     tokenizer = trained.with_arguments(special_tokens={**special, "pad": "<|endoftext|>", "en": "<|en|>"})
     constraints = [generation.BannedWords([[40], [50]])]
     options = {"constraints": constraints, "prefix_ids": [english], "max_new_tokens": 10}
+    assert recognize.transcripts(AUDIO[:1])[0].language == "en"
     assert recognize(AUDIO[0]) == pipelines.SpeechToText(model, tokenizer, **options)(AUDIO[0])
 
 
@@ -257,7 +388,9 @@ def test_the_examples_of_an_export_have_the_pitch_of_a_voice():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [recognize_speech, transcribe], ids=["CTC", "Whisper"])
+@pytest.mark.parametrize(
+    "make", [recognize_speech, transcribe, transcribe_languages], ids=["CTC", "Whisper", "multilingual"]
+)
 def test_the_export_and_its_server_answer_as_the_pipeline(make, tmp_path):
     pipeline = make()
     pipeline.save(tmp_path / "saved")

@@ -1,6 +1,7 @@
 """The engines of models that run once, from arrays to arrays."""
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -73,11 +74,29 @@ class ForwardJobs:
 
     Args:
         engine: what runs the model.
+        progress: a function that is called after each batch with the numbers of rows that are computed and of all.
     """
 
-    def __init__(self, engine: ForwardEngine) -> None:
+    def __init__(self, engine: ForwardEngine, progress: Callable[[int, int], None] | None = None) -> None:
         self.methods: Mapping[str, Method] = {FORWARD: functools.partial(_run, engine)}
-        self.map = engine.map
+        self._engine, self._progress = engine, progress
+
+    def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the results of a method for several batches, which may be computed at the same time."""
+        progress = self._progress
+        if progress is None:
+            return self._engine.map(method, batches)
+        lock, done, count = threading.Lock(), 0, sum(map(len, batches))
+
+        def reporting(batch: Sequence[Any]) -> Sequence[Any]:
+            nonlocal done
+            results = method(batch)
+            with lock:
+                done += len(batch)
+                progress(done, count)
+            return results
+
+        return self._engine.map(reporting, batches)
 
 
 def _run(engine: ForwardEngine, batch: Sequence[Row]) -> list[Row]:

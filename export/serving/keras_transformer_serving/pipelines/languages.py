@@ -56,32 +56,36 @@ def expectation(name: str, languages: Iterable[str]) -> str:
     return f"`{name}` must be one of {', '.join(first)}{more}. Received: "
 
 
-def of_each(count: int, has_languages: bool, **languages: Any) -> dict[str, list[str]]:
+def of_each(
+    count: int, is_known: bool, rows: str = "texts", choices: str = "languages", **options: Any
+) -> dict[str, list[str]]:
     """Return the languages of each of `count` texts, by option; options that are None are left out.
 
     Args:
         count: the number of texts.
-        has_languages: whether the model has languages.
-        **languages: for each option a language, or one for each text.
+        is_known: whether the model has languages.
+        rows: a noun for texts.
+        choices: a noun for languages, or other values of options.
+        **options: for each option a language, or one for each text.
 
     Raises:
         TypeError: if an option is of another type.
         ValueError: if the model has no languages, or there are not as many as texts.
     """
-    of_rows = {name: value for name, value in languages.items() if value is not None}
+    of_rows = {name: value for name, value in options.items() if value is not None}
     for name, value in of_rows.items():
-        if not has_languages:
+        if not is_known:
             raise ValueError(
-                f"`{name}` must be None, as the model has no languages. Received: {name}={shown(value)}"
+                f"`{name}` must be None, as the model has no {choices}. Received: {name}={shown(value)}"
             )
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         of_rows[name] = values = list(value) if is_list else [value] * count
         if not all(isinstance(language, str) for language in (values if is_list else [value])):
             raise TypeError(
-                f"`{name}` must be a string, or one for each text. Received: {name}={shown(value)}"
+                f"`{name}` must be a string, or one for each {rows.removesuffix('s')}. Received: {name}={shown(value)}"
             )
         if len(values) != count:
             raise ValueError(
-                f"`{name}` must be one string, or one for each of {count} texts. Received: {len(values)} strings"
+                f"`{name}` must be one string, or one for each of {count} {rows}. Received: {len(values)} strings"
             )
     return of_rows
