@@ -438,4 +438,5 @@ def as_json(answer: Any) -> Any:
 def _counts(task: Any, config: dict[str, Any]) -> tuple[int, ...]:
     """Return the possible numbers of texts in a line: the required inputs of each signature of a task."""
     columns = task.columns(config).values()
-    return tuple(sorted({sum(tensor.required for tensor in tensors) for tensors in columns}))
+    texts = ([tensor for tensor in tensors if tensor.required and not tensor.shape] for tensors in columns)
+    return tuple(sorted({len(each) for each in texts}))

@@ -57,6 +57,8 @@ def of_saved_model(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [_json(entry) for entry in value]
     return value.decode() if isinstance(value, bytes) else value.tolist()
 
 

@@ -25,6 +25,10 @@ from keras_transformer.pipelines.text_generation import TextGeneration as TextGe
 from keras_transformer.pipelines.text_to_text import TextToText as TextToText
 from keras_transformer.pipelines.token_classification import TaggedWord as TaggedWord
 from keras_transformer.pipelines.token_classification import TokenClassification as TokenClassification
+from keras_transformer.pipelines.zero_shot_classification import ScoredLabel as ScoredLabel
+from keras_transformer.pipelines.zero_shot_classification import (
+    ZeroShotClassification as ZeroShotClassification,
+)
 from keras_transformer_options.arguments import Message
 from keras_transformer_serving import bundle, files
 from keras_transformer_serving.generation import Alignment as Alignment
@@ -42,6 +46,7 @@ __all__ = [
     "QuestionAnswering",
     "RankedText",
     "Reranking",
+    "ScoredLabel",
     "Span",
     "SpeechToText",
     "TaggedWord",
@@ -49,6 +54,7 @@ __all__ = [
     "TextGeneration",
     "TextToText",
     "TokenClassification",
+    "ZeroShotClassification",
     "evaluate",
     "from_hugging_face",
     "from_keras_hub",

@@ -219,9 +219,12 @@ class _Functions:
 
     def preprocess(self, *columns: tf.Tensor, **options: Any) -> Preprocessed:
         """Run `preprocess` with options on batches of any size."""
-        # Only the last axis, of channels or features, has a fixed size.
+        # Only the last axis of arrays, of channels or features, has a fixed size.
         shapes = [
-            [None] * max(1, len(column.shape) - 1) + column.shape.as_list()[1:][-1:] for column in columns
+            [None] * len(column.shape)
+            if column.dtype == tf.string
+            else [None] * max(1, len(column.shape) - 1) + column.shape.as_list()[1:][-1:]
+            for column in columns
         ]
         specs = [tf.TensorSpec(shape, column.dtype) for shape, column in zip(shapes, columns, strict=True)]
         key = (*specs, *options.items())

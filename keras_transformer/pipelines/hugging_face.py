@@ -72,6 +72,7 @@ def from_hugging_face(
     | BERT and its relatives for masked language modelling or pre-training | `FillMask` |
     | for sequences, tokens, questions | `TextClassification`, `TokenClassification`, `QuestionAnswering` |
     | without head | `Embedding` |
+    | for sequences, of entailment, with `pipeline=ZeroShotClassification` | `ZeroShotClassification` |
     | encoders with `modules.json` of `sentence-transformers` | `Embedding` |
     | cross-encoders of `sentence-transformers` with one label | `Reranking` |
     | ViT | `ImageClassification` |

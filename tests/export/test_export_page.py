@@ -40,6 +40,12 @@ def fill_mask():
     return pipelines.FillMask(bert(MaskedLanguageModel, tokenizer), tokenizer)
 
 
+def zero_shot():
+    model = bert(lambda encoder: SequenceClassifier(encoder, 2))
+    labels = ["entailment", "contradiction"]
+    return pipelines.ZeroShotClassification(model, BYTES, labels, hypothesis_template="{}")
+
+
 def translator(make):
     model = make(BYTES.vocabulary_size, **SMALL, **IDS, start_id=BYTES.start_id)
     return pipelines.TextToText(model, BYTES, **LIMITS)
@@ -70,6 +76,7 @@ PIPELINES = {
     "`FillMask`": fill_mask,
     "`Embedding`": lambda: pipelines.Embedding(bert(), BYTES),
     "`Reranking`": lambda: pipelines.Reranking(bert(lambda encoder: SequenceClassifier(encoder, 1)), BYTES),
+    "`ZeroShotClassification`": zero_shot,
     "`ImageClassification`": lambda: pipelines.ImageClassification(ViT(8, 4, num_classes=2, **SMALL)),
     "`SpeechToText`": recognizer,
     "`NodeClassification`": lambda: pipelines.NodeClassification(GAT(5, 2, num_heads=(2, 1), head_dim=4)),
@@ -83,6 +90,10 @@ INVALID = {
     },
     "`Reranking`": {reason: (b"a", text) for reason, text in TEXTS.items()},
     "`FillMask`": {**TEXTS, "no mask": b"a"},
+    "`ZeroShotClassification`": {
+        **{reason: (text, [b"a"]) for reason, text in TEXTS.items()},
+        "no label": (b"a", [b""]),
+    },
     "`ImageClassification`": {"out of range": np.full((8, 8, 3), 300.0)},
     "`SpeechToText`": {
         "not finite": (np.full(2000, np.nan), np.array(2000)),

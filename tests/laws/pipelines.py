@@ -143,6 +143,16 @@ def rerank(tokenizer=BYTES, num_segments=2, **options):
     return pipelines.Reranking(bert(tokenizer, head, num_segments=num_segments), tokenizer, **options)
 
 
+def zero_shot(tokenizer=BYTES, **options):
+    """Return a classifier of entailment that scores labels for texts."""
+
+    def head(encoder):
+        return models.SequenceClassifier(encoder, 3)
+
+    labels = ["contradiction", "neutral", "entailment"]
+    return pipelines.ZeroShotClassification(bert(tokenizer, head), tokenizer, labels, **options)
+
+
 def tag(tokenizer=BYTES, **options):
     """Return a classifier of words."""
     model = bert(tokenizer, lambda encoder: models.TokenClassifier(encoder, 3))
@@ -283,6 +293,9 @@ OF_TEXTS = {
         lambda: classify_by_bart(lambda model: models.Unlimiformer(model, 3, 8)),
         LONGER,
         invalid=INVALID_BYTES,
+    ),
+    "zero-shot": row(
+        lambda: zero_shot(candidate_labels=["hello there", "q"], hypothesis_template="{}!"), TEXTS[:5]
     ),
     "rerank": row(lambda: rerank(activation="linear"), *PAIRS),
     "rerank, window": row(

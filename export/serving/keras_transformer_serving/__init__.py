@@ -28,6 +28,7 @@ from keras_transformer_serving.pipelines import TextClassification as TextClassi
 from keras_transformer_serving.pipelines import TextGeneration as TextGeneration
 from keras_transformer_serving.pipelines import TextToText as TextToText
 from keras_transformer_serving.pipelines import TokenClassification as TokenClassification
+from keras_transformer_serving.pipelines import ZeroShotClassification as ZeroShotClassification
 from keras_transformer_serving.pipelines import pipeline_of
 from keras_transformer_serving.pipelines.errors import check_positive_integer
 from keras_transformer_serving.sessions import Provider
@@ -64,6 +65,7 @@ __all__ = [
     "TextToText",
     "TokenClassification",
     "Tokenizer",
+    "ZeroShotClassification",
     "load",
     "reads_text",
     "tokenizer_of",

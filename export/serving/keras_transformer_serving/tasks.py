@@ -92,7 +92,7 @@ class Tensor:
     @property
     def reads_bytes(self) -> bool:
         """True if a value of JSON can be {"b64": …}, the base64 of bytes."""
-        return self.dtype == "string"
+        return self.dtype == "string" and not self.shape
 
     @property
     def json_schema(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Tensor:
         return schema | ({"description": self.help} if self.help else {})
 
     def convert(self, value: Any, place: str) -> Any:
-        """Return a value of JSON as a string, bytes, a number, or an array, after checking it.
+        """Return a value of JSON as a string, bytes, a number, a list of strings, or an array, after checking it.
 
         Args:
             value: the value of a row.
@@ -112,9 +112,15 @@ class Tensor:
         Raises:
             ValueError: if it has another type or shape.
         """
-        if self.shape:
+        if self.shape == (None,) and self.dtype == "string":
+            if isinstance(value, list) and all(isinstance(each, str | bytes) for each in value):
+                return value
+        elif self.shape:
             return self._array(value, place)
-        if self.dtype == "string":
+        elif self.dtype == "bool":
+            if isinstance(value, bool):
+                return value
+        elif self.dtype == "string":
             if isinstance(value, str | bytes):
                 return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -181,8 +187,9 @@ class Tensor:
 
     def _error(self, value: Any, place: str) -> ValueError:
         sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
-        kind = {"string": "a string", "float32": "a finite number"}.get(self.dtype, f"an {self.dtype}")
-        expected = f"{self.dtype} of shape ({sizes})" if self.shape else kind
+        scalars = {"string": "a string", "float32": "a finite number", "bool": "true or false"}
+        scalar = scalars.get(self.dtype, f"an {self.dtype}")
+        expected = f"{self.dtype} of shape ({sizes})" if self.shape else scalar
         return ValueError(f"`{self.name}` must be {expected}. Received: {place}={shown(value)}")
 
 

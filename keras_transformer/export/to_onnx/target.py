@@ -258,8 +258,10 @@ def _python(pipeline: Any, report: Mapping[str, Any], specs: Mapping[str, Any]) 
         output = json.dumps(report["examples"]["answers"][:1], ensure_ascii=False)
         yield f"model({example})  # {output}" if texts else f'model.generate({example})["ids"]'
     elif texts:
-        inputs = pipeline.example_inputs()[DEFAULT][0].values()
-        yield f"model({', '.join(json.dumps([str(column[0])], ensure_ascii=False) for column in inputs)})"
+        # Each text is in a list; the labels of a text are one.
+        columns = (column[:1].tolist() for column in pipeline.example_inputs()[DEFAULT][0].values())
+        rows = (column[0] if isinstance(column[0], list) else column for column in columns)
+        yield f"model({', '.join(json.dumps(row, ensure_ascii=False) for row in rows)})"
     else:
         inputs = next(graph["inputs"] for name, graph in specs.items() if name.endswith(MODEL)).items()
         required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}

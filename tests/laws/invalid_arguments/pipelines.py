@@ -181,6 +181,36 @@ invalid(
     name="TextGeneration call",
 )
 invalid(
+    lambda labels=("entailment", "other"), **options: pipelines.ZeroShotClassification(
+        models.SequenceClassifier(bert(), 2), TOKENIZER, labels, **options
+    ),
+    {},
+    must("name two or more classes, one of which begins with 'entail'", labels=["a", "b"]),
+    *[must("be one or more labels, not empty", candidate_labels=each) for each in ([], ["a", ""])],
+    ({"hypothesis_template": "a"}, "`hypothesis_template` must have {} once… Received: a"),
+    must("be one of ('refuse', 'truncate')", long_texts="window"),
+    name="ZeroShotClassification",
+)
+invalid(
+    lambda **options: pipelines.ZeroShotClassification(
+        models.SequenceClassifier(bert(), 2), TOKENIZER, ["entailment", "other"]
+    )("a", **options),
+    {},
+    must("be given for a pipeline without this setting", candidate_labels=None),
+    name="ZeroShotClassification call",
+)
+invalid(
+    lambda candidate_labels=("a",), **options: pipelines.ZeroShotClassification(
+        models.SequenceClassifier(bert(), 2), TOKENIZER, ["entailment", "other"]
+    )("a", candidate_labels, **options),
+    {},
+    ({"candidate_labels": [1]}, "`candidate_labels` must be strings. Received: candidate_labels[0]=1"),
+    must("be a string", hypothesis_template=b"{}"),
+    must("be True or False", multi_label=1),
+    name="ZeroShotClassification call",
+    error=TypeError,
+)
+invalid(
     lambda **options: pipelines.QuestionAnswering(spans(), TOKENIZER, **options),
     {},
     *[must("be a finite number or None", no_answer_threshold=each) for each in ("0", True, float("nan"))],

@@ -18,6 +18,9 @@ from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.pipelines.token_classification import (
     TokenClassification as TokenClassification,
 )
+from keras_transformer_serving.pipelines.zero_shot_classification import (
+    ZeroShotClassification as ZeroShotClassification,
+)
 from keras_transformer_serving.tasks import ExportedPipeline
 from keras_transformer_serving.text import Tokenizer
 

@@ -113,7 +113,7 @@ class TextClassification(TextClassificationTask, TextPipeline):
     def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, None]:
         """Convert a text, or a pair of texts, to windows of ids."""
         if len(texts) == 1:
-            return super().preprocess(*texts, truncate=truncate)
+            return self._windows(self.tokenizer.tokenize(texts[0]), "text", truncate), None
         return self._pair_windows(truncate, **dict(zip(("text", "text_pair"), texts, strict=True))), None
 
     def postprocess(self, outputs: Arrays, windows: Windows, state: None) -> Row:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -31,6 +31,18 @@ TOKENIZER_WORDS, WHITE_SPACE_WORDS = "tokenizer", "white_space"
 RIGHT, LEFT = TRUNCATION_SIDES = ("right", "left")
 
 
+IdRows = list[tuple[list[int] | None, list[int]]]
+"""Rows of ids for the model: those of the first text, None for a single text, and those of the second."""
+
+
+class Rows(Protocol):
+    """The rows of ids, one or several, as which the model reads a text or pair."""
+
+    @property
+    def rows(self) -> IdRows:
+        """The rows."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Windows:
     """Overlapping windows of a text's token ids that fit the model's maximum length.
@@ -44,6 +56,11 @@ class Windows:
     ids: list[list[int]]
     starts: list[int]
     before: list[int] | None
+
+    @property
+    def rows(self) -> IdRows:
+        """The rows of the windows."""
+        return [(self.before, ids) for ids in self.ids]
 
     @property
     def read(self) -> range:
@@ -178,8 +195,8 @@ class TextPipeline(TextTask, Model):
         super().__init__(engine, config)
         self.tokenizer = tokenizer
 
-    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, Any]:
-        """Convert a text or pair to windows of ids, and values that `postprocess` needs: by default none.
+    def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Rows, Any]:
+        """Convert a text or pair to rows of ids, and values that `postprocess` needs: by default windows, and none.
 
         Args:
             *texts: the text or the two texts.
@@ -192,12 +209,12 @@ class TextPipeline(TextTask, Model):
         return self._windows(self.tokenizer.tokenize(texts[0]), "text", truncate), None
 
     @abc.abstractmethod
-    def postprocess(self, outputs: Arrays, windows: Windows, state: Any) -> Row:
-        """Convert the model's outputs for the windows of a text to the outputs of the task.
+    def postprocess(self, outputs: Arrays, windows: Any, state: Any) -> Row:
+        """Convert the model's outputs for the rows of a text to the outputs of the task.
 
         Args:
             outputs: arrays (W, …), by name.
-            windows: the W windows.
+            windows: the W rows of `preprocess`.
             state: the other values of `preprocess`.
         """
 
@@ -218,7 +235,7 @@ class TextPipeline(TextTask, Model):
         """Return the outputs of each valid row, by index, computed in batches; see `TextTask`."""
 
         def batch_of(indices: Sequence[int]) -> dict[int, Row]:
-            batch: dict[int, tuple[Windows, Any]] = {}
+            batch: dict[int, tuple[Rows, Any]] = {}
             for row in sorted(indices):
                 with errors.catching(row):
                     batch[row] = self.preprocess(*(column[row] for column in columns), **options)
@@ -233,17 +250,17 @@ class TextPipeline(TextTask, Model):
         batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
         return {row: value for rows in self.engine.map(batch_of, batches) for row, value in rows.items()}
 
-    def run_windows(self, batch: Sequence[Windows], batch_size: int) -> list[Arrays]:
-        """Return the model's outputs for the windows of each text.
+    def run_windows(self, batch: Sequence[Rows], batch_size: int) -> list[Arrays]:
+        """Return the model's outputs for the rows of each text.
 
         Args:
-            batch: the windows of each text, of `preprocess`.
+            batch: the rows of each text, of `preprocess`.
             batch_size: the maximum number of rows that the model runs on at once.
 
         Returns:
             For each text arrays (W, …), by name.
         """
-        rows = [self._with_special_ids(windows.before, ids) for windows in batch for ids in windows.ids]
+        rows = [self._with_special_ids(*row) for windows in batch for row in windows.rows]
         arrays = {"input_ids": padded([ids for ids, _ in rows], self.tokenizer.padding_value)}
         if "token_type_ids" in self.inputs:
             arrays["token_type_ids"] = padded([[segments] for _, segments in rows], 0)
@@ -254,10 +271,10 @@ class TextPipeline(TextTask, Model):
             for begin in range(0, len(rows), batch_size)
         ]
         outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        ends = np.cumsum([len(windows.ids) for windows in batch])
+        counts = [len(windows.rows) for windows in batch]
         return [
-            {name: values[end - len(windows.ids) : end] for name, values in outputs.items()}
-            for windows, end in zip(batch, ends, strict=True)
+            {name: values[end - count : end] for name, values in outputs.items()}
+            for count, end in zip(counts, np.cumsum(counts), strict=True)
         ]
 
     def _windows(self, ids: list[int], name: str, truncate: Truncate = None, **first: list[int]) -> Windows:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from keras_transformer_serving.jobs import Steps, compute
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.classification import ArrayPipeline, forward
 from keras_transformer_serving.pipelines.texts import TextPipeline
-from keras_transformer_serving.server.signatures import TRUNCATE, Signature, text_of
+from keras_transformer_serving.server.signatures import TRUNCATE, Signature, decoded
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
 
 _WINDOWS = "windows"
@@ -71,10 +72,15 @@ def _answer_arrays(pipeline: ArrayPipeline, row: Row, index: int) -> Steps[Row]:
 
 
 def _answer_texts(pipeline: TextPipeline, tensors: Sequence[Tensor], row: Row, index: int) -> Steps[Row]:
-    values = (
-        text_of(row, tensor.name) if tensor.dtype == "string" else row[tensor.name] for tensor in tensors
-    )
+    values = (_value(row[tensor.name], tensor) for tensor in tensors)
     windows, state = pipeline.preprocess(*values, truncate=row.get(TRUNCATE))
-    length = max(map(len, windows.ids)) + len(windows.before or ())
+    length = max(len(first or ()) + len(second) for first, second in windows.rows)
     outputs = yield from compute(_WINDOWS, windows, length)
     return {**pipeline.postprocess(outputs, windows, state), ERROR: ""}
+
+
+def _value(value: Any, tensor: Tensor) -> Any:
+    """Return the value of an input, whose strings are decoded."""
+    if tensor.dtype != "string":
+        return value
+    return [decoded(each, tensor.name) for each in value] if tensor.shape else decoded(value, tensor.name)

@@ -225,11 +225,19 @@ def encode(value: Any) -> bytes:
 def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits) -> tuple[str, list[Row], T]:
     """Return the signature, the rows and the format of a request, within the limits."""
     name, rows, style = parse()
-    if len(rows) > limits.max_rows:
-        raise RequestError(400, f"A request must have at most {limits.max_rows} rows. Received: {len(rows)}")
+    # The model reads a row for each entry of a list, such as a label.
+    count = sum(max([1, *(len(each) for each in row.values() if isinstance(each, list))]) for row in rows)
+    if count > limits.max_rows:
+        raise RequestError(400, f"A request must have at most {limits.max_rows} rows. Received: {count}")
     for index, row in enumerate(rows):
-        texts = {key: value for key, value in row.items() if isinstance(value, str | bytes) and key != ERROR}
-        for key, text in texts.items():
+        texts = [
+            (key, text)
+            for key, value in row.items()
+            if key != ERROR
+            for text in (value if isinstance(value, list) else [value])
+            if isinstance(text, str | bytes)
+        ]
+        for key, text in texts:
             if len(text) > limits.max_characters:
                 expected = f"`{key}` must have at most {limits.max_characters} characters"
                 message = f"{expected}. Received: {len(text)} in row {index}"

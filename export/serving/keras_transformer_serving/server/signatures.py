@@ -214,16 +214,23 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
     Raises:
         InvalidInputError: if it is not valid UTF-8.
     """
-    value = row[name]
+    return decoded(row[name], argument or name)
+
+
+def decoded(value: str | bytes, argument: str) -> str:
+    """Return a value of a string input, `argument`, as a string.
+
+    Raises:
+        InvalidInputError: if it is not valid UTF-8.
+    """
     try:
         text = value.decode() if isinstance(value, bytes) else value
         text.encode()
     except UnicodeError:
-        argument = argument or name
         raise InvalidInputError(
             argument, f"`{argument}` must be UTF-8. Received: other bytes", "encoding"
         ) from None
-    return str(text)
+    return text
 
 
 def truncate_of(document: Mapping[str, Any]) -> bool | None:
