@@ -33,7 +33,8 @@ def from_options(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
     from keras_transformer_serving.pipelines import languages
 
     given = {name: getattr(options, name) for name in _HELP if getattr(options, name) is not None}
-    known = getattr(pipeline, "languages", ())
+    reads_texts = getattr(pipeline, "reads", "texts") == "texts"
+    known = getattr(pipeline, "languages", ()) if reads_texts else ()
     for name, language in given.items():
         if not known:
             raise ValueError(

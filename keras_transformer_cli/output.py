@@ -24,6 +24,7 @@ _ADVICE = {
     "long_texts='split'": ("long_texts", "--long-texts split"),
     "long_texts='window'": ("", ""),  # of a pipeline, not of a call
     "truncate=True": ("long_texts", "--long-texts truncate"),
+    "long_audio='split'": ("long_audio", "--long-audio split"),
     "resample=True": ("resample", "--resample"),
     "their rate as `sample_rate`": ("sample_rate", "their rate as --sample-rate"),
 }
@@ -245,6 +246,17 @@ def errors_at(place: Callable[[int], str]) -> Iterator[None]:
         name = place(int(match[1] or match[2]))
         type_ = TypeError if isinstance(error, TypeError) else ValueError
         raise type_(message[: match.start()] + name + message[match.end() :]) from error
+
+
+def progress_of(unit: str) -> Callable[[int, int], None]:
+    """Return a function that shows how many of several units are computed, as standard error's progress."""
+    began = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        if total > 1 and not _quiet:
+            _show_progress(done, total, unit, time.monotonic() - began)
+
+    return show
 
 
 def _show_progress(done: int, total: int, unit: str, seconds: float) -> None:

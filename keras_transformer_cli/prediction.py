@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from keras_transformer_cli import folders, input_files, languages, subtitles
+from keras_transformer_cli import folders, input_files, languages, speech, subtitles
 from keras_transformer_cli.output import error_text, in_chunks, one_line
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
@@ -95,6 +95,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         "default: %(default)s",
     )
     add_resample(predict)
+    speech.add_options(predict)
     add_long_texts(predict)
     predict.add_argument(
         "--tag-handling",
@@ -195,12 +196,7 @@ def _predict(options: argparse.Namespace) -> None:
     elif options.long_texts is not None or arguments:
         answer = _translator(predictor, options)
     arguments |= languages.from_options(predictor.answer, options)
-    if options.resample:
-        if predictor.reads != "audio":
-            raise ValueError(
-                f"`--resample` must not be given for {predictor.reads}. Received: a {predictor.name}"
-            )
-        arguments["resample"] = True
+    arguments |= speech.from_options(predictor.answer, predictor.reads, predictor.name, options)
     predictor = dataclasses.replace(predictor, answer=functools.partial(answer, **arguments))
     unit = "input" if options.inputs else "line"
     errors = []

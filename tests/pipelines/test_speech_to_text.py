@@ -1,6 +1,7 @@
 """Speech recognition: files, bad input, padding, and requests to a server."""
 
 import base64
+import functools
 import itertools
 import json
 import pathlib
@@ -12,7 +13,7 @@ import pytest
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, interop, models, pipelines, text
 from keras_transformer.pipelines.babble import babble
-from keras_transformer_cli import commands
+from keras_transformer_cli import commands, prediction
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.pipelines.speech_windows import joined, windows
@@ -189,6 +190,39 @@ def test_languages_and_tasks_that_a_model_lacks_are_rejected(recognize, multilin
     ):
         (error,) = multilingual[0](AUDIO[:1], errors="return", **options)
         assert str(error) == message
+
+
+def test_options_of_the_command_line(multilingual, recognize, tmp_path, capsys, monkeypatch):
+    pipeline, _ = multilingual
+    monkeypatch.setattr(prediction, "load", lambda folder: predictors[folder])
+    make = functools.partial(prediction.Predictor, "SpeechToText", columns=(1,), reads="audio", text=str)
+    predictors = {"several": make(answer=pipeline), "one": make(answer=recognize)}
+    predictors["texts"] = prediction.Predictor("TextToText", str, (1,))
+    path, long = str(tmp_path / "a.wav"), np.concatenate([*SOUNDS, *SOUNDS])
+    pathlib.Path(path).write_bytes(wav(np.clip(long, -1, 1)))
+    command = ["predict", "several", path, "--format", "jsonl", "--language", "es", "--task", "translate"]
+    assert commands.main([*command, "--long-audio", "split"]) == 0
+    out, err = capsys.readouterr()
+    expected = pipeline(path, language="es", task="translate", long_audio="split")
+    assert json.loads(out)["answer"] == expected
+    assert "14 of 14 windows" in err
+    assert commands.main([*command, "--long-audio", "split", "--quiet"]) == 0
+    assert "windows" not in capsys.readouterr().err
+    for options, message in {
+        (
+            "several",
+        ): "`audio` must have 160 to 3200 samples (0.2 seconds), or --long-audio split. Received: 30000",
+        ("several", "--language", "xx"): "`--language` must be one of en, es, fr. Received: xx",
+        ("one", "--task", "translate"): "`--task` needs a multilingual model. Received: translate",
+        ("several", "--source-language", "es"): "`--source-language` needs a translation model",
+        (
+            "texts",
+            "--long-audio",
+            "split",
+        ): "`--long-audio` must not be given for texts. Received: a TextToText",
+    }.items():
+        assert commands.main(["predict", options[0], path, *options[1:]]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_the_command_line_reads_paths(recognize, tmp_path, capsys):
