@@ -109,7 +109,7 @@ def hesitant():
     random = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(np.asarray(weight) + 0.02 * random.normal(size=weight.shape))
-    return pipelines.TextGeneration(model, tokenizer, Sample(seed=3), max_new_tokens=24, max_source_tokens=8)
+    return pipelines.TextGeneration(model, tokenizer, Sample(seed=3), max_new_tokens=16, max_source_tokens=8)
 
 
 TEXTS = [first + rest for first in "bdf" for rest in ("al", "in")]

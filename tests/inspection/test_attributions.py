@@ -34,7 +34,7 @@ def test_attributions_sum_to_the_difference_of_predictions(layer, target):
     model = classifier()
     logits, baseline = ops.convert_to_numpy(model(IDS)), without_heads(model, IDS, layer)
     classes = logits.argmax(axis=-1) if target is None else np.broadcast_to(target, 2)
-    attributions = inspection.attention_attributions(model, IDS, target, layer, steps=40)
+    attributions = inspection.attention_attributions(model, IDS, target, layer, steps=20)
     assert attributions.shape == (2, 2, 4, 4)
     difference = (logits - baseline)[[0, 1], classes]
     np.testing.assert_allclose(attributions.sum(axis=(1, 2, 3)), difference, atol=1e-4)

@@ -127,7 +127,8 @@ def test_the_step_of_a_parent_checks_inputs(case, parent):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of the pooler
-@pytest.mark.parametrize("parent", [Classifier, functional], ids=lambda parent: parent.__name__)
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("parent", [functional, Classifier], ids=lambda parent: parent.__name__)
 def test_unknown_ids_give_nan_in_the_compiled_step_of_a_parent(parent):
     """XLA and JAX raise no error for them."""
     model, classes = parent(bert()), LABELS[:, 0]

@@ -1,6 +1,7 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
 from keras_transformer import interop, pipelines
@@ -37,8 +38,12 @@ def test_a_pipeline_from_the_hub_equals_the_pipeline_of_its_folder(hub, encoder,
     files = files_of(folder, MaskedLanguageModel(encoder))
     unused = {"rust_model.ot": b"", "tf_model.h5": b"", "onnx/model.onnx": b"", "pytorch_model.bin": b""}
     hub.add(NAME, {**files, **unused, "README.md": b"---\nlicense: mit\n---\n"})
-    expected = pipelines.from_hugging_face(folder)("la [MASK] azul")
-    assert pipelines.from_hugging_face(NAME)("la [MASK] azul") == expected
+    expected, found = pipelines.from_hugging_face(folder), pipelines.from_hugging_face(NAME)
+    assert type(found) is type(expected)
+    assert found.settings() == expected.settings()
+    assert found.tokenizer.sha256 == expected.tokenizer.sha256
+    ids = np.arange(len(PIECES))[None]
+    np.testing.assert_array_equal(found.model(ids), expected.model(ids))
     assert asked_files(hub) == {*files, "README.md"}
 
 
