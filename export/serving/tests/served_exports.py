@@ -122,6 +122,14 @@ _GRAPHS = {
             "generate_greedy.onnx": lambda: copy_graph("loop"),
         },
     ),
+    "n-best": (
+        {**COPIER, "generation": {"sampler": "beam", "beam_width": 2, "num_return": 2}},
+        {
+            "optimum/encoder_model.onnx": lambda: copy_graph("encoder"),
+            "optimum/decoder_model_merged.onnx": lambda: copy_graph("decoder"),
+            "generate_beam.onnx": lambda: copy_graph("n-best"),
+        },
+    ),
     "translator": (
         TRANSLATOR,
         {

@@ -199,7 +199,8 @@ def decoder():
 def copy_graph(name, vocabulary=VOCABULARY):
     """An encoder–decoder that copies its source: the encoder, a decoder step, or the loop.
 
-    The loop of a translator copies the prefix of the target, too.
+    The loop of a translator copies the prefix of the target, too. The loop of n-best lists has a second hypothesis, in
+    which each token is the next one.
     """
     ids = [helper.make_tensor_value_info("input_ids", INT, ["batch_size", "length"])]
     if name == "encoder":
@@ -211,9 +212,9 @@ def copy_graph(name, vocabulary=VOCABULARY):
         ]
         outputs = [helper.make_tensor_value_info("last_hidden_state", FLOAT, ["batch_size", "length", 1])]
         return model(nodes, [*ids, mask], outputs, {"last": np.array([-1])})
-    if name in ("loop", "translator"):
-        copied = "input_ids" if name == "loop" else "both"
-        first = [] if name == "loop" else [("Concat", ["prefix_ids", "input_ids"], "both", {"axis": 1})]
+    if name in ("loop", "translator", "n-best"):
+        copied = "both" if name == "translator" else "input_ids"
+        first = [("Concat", ["prefix_ids", "input_ids"], "both", {"axis": 1})] if copied == "both" else []
         nodes = [
             *first,
             ("Pad", [copied, "pads"], "long"),
@@ -240,6 +241,30 @@ def copy_graph(name, vocabulary=VOCABULARY):
             helper.make_tensor_value_info("lengths", INT, ["batch_size"]),
             helper.make_tensor_value_info("scores", FLOAT, ["batch_size"]),
         ]
+        if name == "n-best":
+            constants["special"] = np.array([OFFSET - 1])
+            best = {each.name: f"best_{each.name}" for each in outputs}
+            nodes = [
+                (operator, inputs, best.get(output, output), *rest)
+                for operator, inputs, output, *rest in nodes
+            ]
+            nodes = [
+                (operator, [best.get(each, each) for each in inputs], *rest)
+                for operator, inputs, *rest in nodes
+            ]
+            nodes += [
+                ("Greater", ["best_ids", "special"], "is_text"),
+                ("Cast", ["is_text"], "text", {"to": INT}),
+                ("Add", ["best_ids", "text"], "next_ids"),
+                *(("Unsqueeze", [output, "one"], f"one_{output}") for output in (*best.values(), "next_ids")),
+                ("Concat", ["one_best_ids", "one_next_ids"], "ids", {"axis": 1}),
+                *(("Concat", [f"one_best_{each}"] * 2, each, {"axis": 1}) for each in ("lengths", "scores")),
+            ]
+            outputs = [
+                helper.make_tensor_value_info("ids", INT, ["batch_size", 2, STEPS]),
+                helper.make_tensor_value_info("lengths", INT, ["batch_size", 2]),
+                helper.make_tensor_value_info("scores", FLOAT, ["batch_size", 2]),
+            ]
         return model(nodes, ids, outputs, constants)
     nodes = [
         ("Squeeze", ["encoder_hidden_states", "last"], "flat"),

@@ -89,6 +89,18 @@ def test_codes_of_languages_are_read_in_any_case_and_as_many_hypotheses_answered
     assert (status, json.loads(content)) == (200, {"translatedText": "eins", "alternatives": []})
 
 
+@pytest.mark.parametrize(("count", "others"), [(0, None), (1, ["fjot"]), (3, ["fjot"])])
+def test_alternatives_are_the_other_hypotheses(small, tmp_path, count, others):
+    export = write_export(small, tmp_path / "n-best", "n-best")
+    body = {"q": "eins", "source": "de", "target": "en", "alternatives": count}
+    with calling(create_app({"de-en": export})) as answer:
+        _, _, content = answer("/translate", body)
+        assert json.loads(content) == {"translatedText": "eins"} | ({"alternatives": others} if count else {})
+        _, _, content = answer("/translate", {**body, "q": ["eins", "ab"]})
+        expected = {"alternatives": [others, ["bc"]]} if count else {}
+        assert json.loads(content) == {"translatedText": ["eins", "ab"]} | expected
+
+
 def test_json_of_another_content_type_is_read(answer):
     body = {"q": "eins", "source": "de", "target": "en"}
     status, _, content = answer("/translate", body, [("Content-Type", "application/x-www-form-urlencoded")])
