@@ -128,6 +128,14 @@ def test_each_recipe_learns_a_rule_and_writes_a_pipeline_and_a_report(task, tmp_
     assert any("train for more epochs" in line for line in said) == (losses.index(min(losses)) == epochs - 1)
 
 
+def test_questions_without_an_answer_give_the_pipeline_a_threshold():
+    answerable = toy_examples("answer")[:4]
+    nothing = data.Question("who is it", "one two", (), (), "-")
+    recipe = recipes.Answer(answerable, **TINY)
+    assert recipe.new_pipeline(answerable).no_answer_threshold is None
+    assert recipe.new_pipeline([*answerable, nothing]).no_answer_threshold == 0
+
+
 @pytest.mark.slow
 def test_a_folder_of_images_becomes_an_image_classifier(tmp_path):
     drawn = np.random.default_rng(0)

@@ -317,6 +317,23 @@ def test_the_page_uploads_audio_and_says_that_an_output_is_empty(address, tmp_pa
     browse(address, test, tmp_path)
 
 
+def test_the_page_reads_lists_of_strings_and_booleans_and_shows_scores_of_labels(address, tmp_path):
+    async def test(page):
+        code = """(async () => {
+            const make = (name, dtype, shape, rest) => field({ name, dtype, shape, choices: [], ...rest }, name);
+            const labels = make("candidate_labels", "string", [-1], { required: true });
+            const several = make("multi_label", "bool", [], { required: false, default: true });
+            labels.fill(["a", "b"]);
+            const shown = answer({ labels: ["a", "b"], scores: [0.25, 0.75], error: "" }, {}).textContent;
+            return JSON.stringify([await labels.read(), await several.read(), shown]);
+        })()"""
+        labels, several, shown = json.loads(await page.run(code))
+        assert (labels, several) == (["a", "b"], True)
+        assert shown.index("b") < shown.index("0.750") < shown.index("a") < shown.index("0.250")
+
+    browse(address, test, tmp_path)
+
+
 def test_the_page_has_labels_and_no_external_assets(address, tmp_path):
     async def test(page):
         fields = "[...document.querySelectorAll('input, select, textarea')]"
