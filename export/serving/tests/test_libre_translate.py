@@ -90,7 +90,7 @@ def test_codes_of_languages_are_read_in_any_case_and_as_many_hypotheses_answered
 
 
 @pytest.mark.parametrize(("count", "others"), [(0, None), (1, ["fjot"]), (3, ["fjot"])])
-def test_alternatives_are_the_other_hypotheses(small, tmp_path, count, others):
+def test_other_hypotheses_of_an_export_are_in_the_answer(small, tmp_path, count, others):
     export = write_export(small, tmp_path / "n-best", "n-best")
     body = {"q": "eins", "source": "de", "target": "en", "alternatives": count}
     with calling(create_app({"de-en": export})) as answer:
