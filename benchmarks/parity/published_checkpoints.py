@@ -155,6 +155,11 @@ def spoken(text: str) -> np.ndarray:
     return (np.fft.irfft(spectrum, count) * count / len(samples)).astype("float32")
 
 
+def long_audio() -> np.ndarray:
+    """Return `UTTERANCES` one after another, 59 seconds."""
+    return np.concatenate([spoken(text) for text in UTTERANCES])
+
+
 def words(text: str) -> list[str]:
     """Return the words of a transcript."""
     return re.findall(r"[a-z0-9']+", text.lower())
@@ -247,12 +252,24 @@ def reference_transcripts(folder: pathlib.Path) -> list[str]:
     return texts
 
 
+def reference_of_long_audio(folder: pathlib.Path) -> str:
+    """Return the transcript of `long_audio` by the pipeline of `transformers`, in windows of 30 seconds."""
+    import transformers
+
+    pipeline = transformers.pipeline("automatic-speech-recognition", model=str(folder), chunk_length_s=30)
+    return pipeline(long_audio())["text"].strip()
+
+
 def write_references(base: pathlib.Path) -> None:
     """Write the small files of `tests/checkpoints`."""
     REFERENCES.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(REFERENCES / "embeddings.npz", embeddings=reference_embeddings())
-    transcripts = reference_transcripts(whisper(base / "folder"))
-    content = {"espeak-ng": espeak_version(), "transcripts": transcripts}
+    folder = whisper(base / "folder")
+    content = {
+        "espeak-ng": espeak_version(),
+        "transcripts": reference_transcripts(folder),
+        "long": reference_of_long_audio(folder),
+    }
     (REFERENCES / "transcripts.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -66,7 +66,7 @@ def whisper(checkpoints, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def transcripts(checkpoints):
-    """The audio of utterances, and the transcripts of `transformers`."""
+    """The audio of utterances, and the transcripts of `transformers`, of each and of the first ones together."""
     version = available(checkpoints, checkpoints.espeak_version)
     content = json.loads((checkpoints.REFERENCES / "transcripts.json").read_text())
     if version != content["espeak-ng"]:
@@ -74,7 +74,7 @@ def transcripts(checkpoints):
             f"espeak-ng must be {content['espeak-ng']}, which spoke the utterances. Received: {version}"
         )
     texts = (*checkpoints.UTTERANCES, *checkpoints.MISHEARD)
-    return [checkpoints.spoken(text) for text in texts], content["transcripts"]
+    return [checkpoints.spoken(text) for text in texts], content["transcripts"], content["long"]
 
 
 def command(*arguments):
@@ -123,9 +123,19 @@ def test_embeddings_equal_sentence_transformers(checkpoints, minilm, embeddings)
 
 @pytest.mark.filterwarnings("ignore:.*not supported. begin_suppress_tokens")
 def test_transcripts_equal_transformers(checkpoints, whisper, transcripts):
-    audio, expected = transcripts
+    audio, expected, _ = transcripts
     found = kt.pipelines.from_hugging_face(whisper)(audio)
     assert [text.strip() for text in found] == expected
+
+
+@pytest.mark.filterwarnings("ignore:.*not supported. begin_suppress_tokens")
+def test_words_of_a_minute_equal_transformers(checkpoints, whisper, transcripts):
+    audio, _, expected = transcripts
+    recognize = kt.pipelines.from_hugging_face(whisper, long_audio="split")
+    found = recognize(np.concatenate(audio[: len(checkpoints.UTTERANCES)]))
+    assert checkpoints.words(found) == checkpoints.words(expected)
+    with pytest.raises(ValueError, match="`language` must be None, as the model has no languages"):
+        recognize(audio[0], language="en")
 
 
 @pytest.mark.slow
@@ -151,7 +161,7 @@ def test_served_embeddings(checkpoints, minilm, embeddings, exports, precision):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_served_transcripts(checkpoints, whisper, transcripts, exports, precision):
-    audio, expected = (each[:SPOKEN] for each in transcripts)
+    audio, expected = (each[:SPOKEN] for each in transcripts[:2])
     export = exports(whisper)
     answer = serving.load(export, precision=precision)
     assert [checkpoints.words(answer(each)) for each in audio] == [
