@@ -123,10 +123,10 @@ class _GeneratingGraphs(GeneratingExport):
 
     def _ids(self, texts: Sequence[Any], **languages: list[str]) -> dict[str, np.ndarray]:
         by_graph = super()._ids(texts, **languages)
+        graphs = self._graphs
+        graphs.session.release()  # a large model is in memory once, also beside its next precision
         if not self._steps:
             return by_graph
-        graphs = self._graphs
-        graphs.session.release()  # a large model is in memory once
         sources = self._served.sources_of(texts, **languages)
         batches = [sources[begin : begin + BATCH] for begin in range(0, len(sources), BATCH)]
         parts = [
@@ -135,4 +135,5 @@ class _GeneratingGraphs(GeneratingExport):
             )
             for batch in batches
         ]
+        graphs.session.release()
         return {**by_graph, ONNX_STEPS: np.concatenate(parts)}

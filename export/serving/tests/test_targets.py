@@ -1,11 +1,16 @@
 """The target of ONNX graphs, and the checks of engines that run a model once."""
 
+import gc
 import types
+import weakref
 
 import numpy as np
+import onnxruntime
 import pytest
+from served_exports import write_export
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.parity import exported_tokenizer
 from keras_transformer_serving.tasks import Tensor
 
 SIZES = {"model.onnx": 1, "model.onnx_data": 2, "int8/model.onnx": 4, "optimum/model.onnx": 8}
@@ -27,6 +32,27 @@ def test_converted_graphs_are_compared_on_one_thread(precision, threads, monkeyp
     monkeypatch.setattr(serving.ServedOnnx, "engine", engine)
     serving.ServedOnnx.runner(serving.PartFiles([], {}.get), {}, None, precision)
     assert given == [serving.EngineOptions(precision, threads=threads, save_memory=True)]
+
+
+def test_a_comparison_keeps_no_session(small, tmp_path, monkeypatch):
+    """Or the weights of two precisions would be in memory, as garbage is collected later."""
+    kept, create = [], onnxruntime.InferenceSession
+
+    def session(*arguments, **options):
+        made = create(*arguments, **options)
+        kept.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    bundle = serving.Bundle(write_export(small, tmp_path / "it", "generator"))
+    files = serving.PartFiles.of_folder(bundle.folder / "onnx")
+    run = serving.ServedOnnx.runner(files, bundle.config, exported_tokenizer(bundle))
+    gc.disable()
+    try:
+        assert {*run(["ab"])} == {"onnx_loop", "onnx_steps"}
+        assert [each() for each in kept] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 2, 3), (1, 2, 2)])
