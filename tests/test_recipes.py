@@ -158,10 +158,30 @@ def test_a_folder_of_images_becomes_an_image_classifier(tmp_path):
     report = recipes.run(recipe, tmp_path / "run", say=lambda _: None, verbose=0)
     assert report["metrics"]["accuracy"] == 1
     assert report["pipeline"] == "ImageClassification"
-    assert {example["input"].partition("/")[0] for example in report["examples"]} == {"red", "blue"}
+    files = {f"{name}/{number}.png" for name in ("red", "blue") for number in range(20)}
+    assert {example["input"] for example in report["examples"]} <= files
+    assert any(file in (tmp_path / "run" / "report.html").read_text() for file in files)
     (tmp_path / "images" / "red" / "0.png").write_text("no image")
     with pytest.raises(ValueError, match=r"must be images in PNG, JPEG, GIF or BMP. Received: .*red/0.png"):
         recipe.read([tmp_path / "images"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "labels", [np.array([0, 1] * 8), np.array([False, True] * 8), np.array(["no", "sí"] * 8)]
+)
+def test_labels_of_numpy_are_trained_saved_and_reported(labels, tmp_path):
+    examples = [(f"{'good' if row % 2 else 'bad'} text {row}", label) for row, label in enumerate(labels)]
+    recipe = recipes.Classify(examples, validation=0.25, **TINY, epochs=1)
+    report = recipes.run(recipe, tmp_path / "run", say=lambda _: None, verbose=0)
+    pipeline = pipelines.load(tmp_path / "run" / "pipeline")
+    expected = [str(label) for label in labels[:2]] if labels.dtype.kind == "U" else [0, 1]
+    assert [*pipeline.labels] == expected
+    assert pipeline("good text") in expected
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["metrics"] == report["metrics"]
+    again = pipelines.TextClassification(pipeline.model, pipeline.tokenizer, labels[:2])
+    again.save(tmp_path / "again")
+    assert [*pipelines.load(tmp_path / "again").labels] == expected
 
 
 @pytest.mark.slow

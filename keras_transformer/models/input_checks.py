@@ -117,6 +117,8 @@ def _integers(name: str, values: Any, spec: InputSpec) -> Any:
     if (known := known_values(values)) is not None:
         _check_values(name, known, ~(known == np.floor(known)), "integers")
         _check_values(name, known, ~(np.abs(known.astype("float64")) < 2**31), "integers of 32 bits")
+    elif "float" in dtype:  # in a graph, a fraction becomes an id that is in no vocabulary
+        values = ops.where(ops.equal(values, ops.floor(values)), values, -float(2**31))
     return ops.cast(values, "int32")
 
 

@@ -320,6 +320,22 @@ def test_ids_of_every_dtype_are_equal(language_model, dtype):
     )
 
 
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64", "float64"]
+)
+def test_models_fit_ids_and_labels_of_every_dtype(dtype):
+    """TensorFlow has no Gather of unsigned indices."""
+    weights = []
+    for type_ in ("int32", dtype):
+        keras.utils.set_random_seed(0)
+        model = models.GPT(V, 1, 1, 4, max_length=8, dropout=0.0)
+        model.compile("sgd", SPARSE, jit_compile=False)
+        model.fit(IDS.astype(type_), LABELS.astype(type_), batch_size=4, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for array, expected in zip(*weights, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-7)
+
+
 STRINGS = np.array(["a", "b"] * (ROWS // 2))
 
 
@@ -402,6 +418,19 @@ def test_class_weights_need_a_class_for_each_row():
         classifier.head.kernel.assign(np.ones_like(classifier.head.kernel) * [[1.0, 2.0, 3.0]])
         losses.append(classifier.fit(IDS, CLASSES, verbose=0, **options).history["loss"])
     np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+def test_fit_alternates_weights_of_rows_and_tokens():
+    """Keras requires weights of one rank in all calls of a compiled model."""
+    weights = np.linspace(0.5, 2, ROWS).astype("float32")
+    of_tokens = np.broadcast_to(weights[:, None], LABELS.shape)
+    model = models.GPT(V, 1, 1, 4, max_length=8, dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.0), LabelSmoothedCrossentropy(0.0, pad_id=None), jit_compile=False)
+    losses = [
+        model.fit(IDS, LABELS, sample_weight=given, batch_size=ROWS, verbose=0).history["loss"]
+        for given in (weights, of_tokens, weights, of_tokens)
+    ]
+    np.testing.assert_allclose(losses, losses[:1] * 4, rtol=1e-6)
 
 
 def test_weights_of_rows_apply_to_all_their_tokens():
@@ -528,3 +557,14 @@ def test_losses_of_probabilities_are_accepted_for_probabilities():
     model = Probabilities()
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.train_on_batch(IDS, LABELS)
+
+
+def test_a_loss_of_probabilities_is_loaded_and_rejected_by_fit(tmp_path):
+    model = models.GPT(V, 1, 1, 4, max_length=8)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    expected = model(IDS)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(IDS), expected)
+    with pytest.raises(ValueError, match="`loss` must be of logits"):
+        loaded.fit(IDS, LABELS, verbose=0)

@@ -140,6 +140,15 @@ def test_unknown_ids_give_nan_in_the_compiled_step_of_a_parent(parent):
     assert np.isnan(model.train_on_batch(ids, classes))
 
 
+def test_fractions_are_no_ids_in_a_parent():
+    """A graph raises an error; where it cannot, under XLA and on JAX, their rows are NaN."""
+    ids = np.where(IDS == 5, 5.5, IDS.astype("float32"))
+    model = Classifier(bert())
+    model.compile("sgd", LOSS, jit_compile=True)
+    assert np.isfinite(model.predict(IDS.astype("float32"), verbose=0)).all()
+    np.testing.assert_array_equal(np.isnan(model.predict(ids, verbose=0)), [[True] * 3, [False] * 3])
+
+
 def test_graphs_with_edges_of_other_nodes_give_nan_in_the_compiled_step_of_a_parent():
     model = Classifier(models.GAT(5, 3, (1,), 4))
     model.compile("sgd", LOSS, jit_compile=True)

@@ -383,6 +383,7 @@ def test_requests_are_answered_in_the_delay_of_the_shutdown(versions):
         (["a", "--weights", "a=1:1", "a=2:1"], "`--weights` must have each name once"),
         (["it", "--max-queue", "0"], "`max_queue` must be positive"),
         (["a/b=it"], "on the command line NAME=FOLDER"),
+        (["mi modelo ñ"], "on the command line NAME=FOLDER"),
         (["it={export}", "--providers", "NoSuch,CPUExecutionProvider"], "NoSuch cannot be used"),
         (["it={export}", "--threads", "0"], "`threads` must be a positive integer"),
     ],
