@@ -46,11 +46,8 @@ def test_without_a_seed_each_call_draws_a_new_one_that_repeats_it(writer):
 
 
 def test_the_temperature_of_a_row_replaces_the_temperature_of_the_sampler(writer):
-    greedy, cold, warm = (
-        writer.with_settings(sampler)(TEXTS)
-        for sampler in ("greedy", Sample(1e-6, seed=3), Sample(2.0, seed=3))
-    )
-    assert writer(TEXTS, temperature=1e-6) == cold == greedy
+    cold, warm = (writer.with_settings(sampler)(TEXTS) for sampler in ("greedy", Sample(2.0, seed=3)))
+    assert writer(TEXTS, temperature=1e-6) == cold
     assert writer(TEXTS, temperature=[1e-6, 2.0, 1.0]) == [cold[0], warm[1], writer(TEXTS)[2]]
     assert "".join(writer.stream("ab", temperature=2.0)) == writer("ab", temperature=2.0) == warm[0]
 
