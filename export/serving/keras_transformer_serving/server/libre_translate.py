@@ -40,7 +40,7 @@ _NO_NUMBER = "Invalid request: alternatives parameter is not a number"
 _SENTENCE = 50  # characters of a sentence, for the length of a text that fits
 _CUES = 64  # of subtitles that are translated at the same time
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
-_LINE_END = r"(?:\r\n?|\n)"
+_LINE_END = r"(?>\r\n?|\n)"  # atomic, since "\r\n" is one line end
 _EMPTY_LINES = re.compile(rf"({_LINE_END}(?:[ \t]*{_LINE_END})+)")
 
 
