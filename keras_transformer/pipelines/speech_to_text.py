@@ -230,13 +230,9 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         ids = np.array(sorted(self.languages.values()), "int32")
         start = ops.full_like(given, self.model.start_id)[:, None]
         is_real = ops.ones_like(states[..., 0], "bool")
-
-        def detected() -> Tensor:
-            logits = self.model.logits(self.model.decoder_states(start, states, is_real, training=False))
-            best, _ = highest(ops.squeeze(ops.take(logits, ids, axis=-1), 1))
-            return ops.where(given == DETECTED, ops.take(ops.convert_to_tensor(ids), best, axis=0), given)
-
-        return ops.cond(ops.any(given == DETECTED), detected, lambda: given)
+        logits = self.model.logits(self.model.decoder_states(start, states, is_real, training=False))
+        best, _ = highest(ops.take(logits, ids, axis=-1))
+        return ops.where(given == DETECTED, ops.take(ops.convert_to_tensor(ids), best[:, 0], axis=0), given)
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Convert logits or ids to "text" (B,), and ids of languages to "language" (B,)."""

@@ -19,7 +19,7 @@ from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.pipelines.speech_windows import joined, windows
 from keras_transformer_serving.server import forward, tensorflow_serving
 from tests.audio import RATE, wav
-from tests.laws.cases import normal, randomise
+from tests.laws.cases import normal, numbers, randomise
 from tests.laws.pipelines import (
     AUDIO,
     BYTES,
@@ -84,7 +84,7 @@ def multilingual():
     model = transcribe_languages().model
     padded = np.stack([np.pad(each, (0, 3200 - len(each))) for each in SOUNDS])
     inputs = {"audio": padded, "target_ids": np.full((len(SOUNDS), 1), model.start_id)}
-    logits = model(inputs).numpy()[:, 0, 100:250]
+    logits = numbers(model(inputs))[:, 0, 100:250]
     first = int(logits.std(axis=0).argmax())
     others = np.argsort(np.abs(np.median(logits - logits[:, [first]], axis=0)))
     ids = sorted([first, *others[others != first][:2].tolist()])
@@ -100,7 +100,7 @@ def greedy_text(recognize, audio, *names):
     model, ids = recognize.model, [recognize.model.start_id, *map(known.get, names), 70]
     start = len(ids)
     for _ in range(recognize.max_new_tokens):
-        logits = model({"audio": audio[None], "target_ids": np.array([ids])}).numpy()[0, -1]
+        logits = numbers(model({"audio": audio[None], "target_ids": np.array([ids])}))[0, -1].copy()
         logits[[model.pad_id, model.start_id]] = -np.inf
         ids.append(int(logits.argmax()))
         if ids[-1] == model.end_id:
@@ -405,6 +405,21 @@ def test_every_precision_of_ctc_is_compared_by_its_logits(tmp_path):
     assert logits[:frames].all()
     assert not logits[frames:].any()
     assert isinstance(served(AUDIO[0]), str)
+
+
+@pytest.mark.slow
+def test_every_precision_of_a_multilingual_model_is_loaded(multilingual, tmp_path):
+    recognize, _ = multilingual
+    precisions = ("float32", "float16", "int8")
+    export.onnx(recognize, tmp_path / "it", precisions=precisions)
+    languages = ["es", "", "fr", "", "en", "fr"]
+    expected = recognize.transcripts(SOUNDS, language=languages, task="translate")
+    for precision in precisions:
+        served = serving.load(tmp_path / "it", precision=precision)
+        found = served.transcripts(SOUNDS, 4, language=languages, task="translate")
+        assert [each.language for each in found[::2]] == languages[::2]
+        if precision == "float32":
+            assert found == expected
 
 
 def test_the_examples_of_an_export_have_the_pitch_of_a_voice():
