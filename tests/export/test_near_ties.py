@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import json
+import pathlib
 import types
 
 import keras
@@ -26,6 +27,7 @@ from keras_transformer.models import GPT
 from keras_transformer_serving import parity, precisions
 from keras_transformer_serving.row_options import TEMPERATURES
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMPLERS = {
     "plain": Sample(),
     "cold": Sample(0.3),
@@ -213,22 +215,22 @@ def test_other_precisions_are_compared_by_the_most_probable_tokens():
     assert (row["identical"], row["identical_ids"], row["score_difference"]) == (1, 1, 0)
 
 
-def zipf_text(count, words=4000):
-    """Sentences of words whose frequencies are those of natural text, each word preferring some successors."""
-    random = np.random.default_rng(0)
-    syllables = [a + b for a in "bcdfglmnprstv" for b in "aeiou"]
-    vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(words)]
-    ranks = np.minimum(random.zipf(1.2, count), words) - 1
-    chosen = [vocabulary[(rank * (1 + i % 7)) % words] for i, rank in enumerate(ranks)]
-    return "\n".join(" ".join(chosen[begin : begin + 12]) + "." for begin in range(0, count, 12))
+def spanish_text():
+    """The Spanish guides and the text of the Spanish notebooks."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "es").glob("*.md"))]
+    for path in sorted((ROOT / "notebooks" / "es").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    return "\n".join(texts)
 
 
 @pytest.mark.slow
 def test_a_language_model_after_a_short_training_is_exported(tmp_path):
     """Its distribution is flat, so that many draws are near boundaries."""
-    (tmp_path / "novel.txt").write_text(zipf_text(12_000))
+    (tmp_path / "novel.txt").write_text(spanish_text(), encoding="utf-8")
     recipe = recipes.LanguageModel(
         str(tmp_path / "novel.txt"),
+        tokenizer="byte-bpe",
         vocabulary_size=4000,
         epochs=1,
         layers=1,
