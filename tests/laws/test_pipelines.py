@@ -246,7 +246,10 @@ def test_exports_are_verified_loaded_and_served(case, tmp_path, served_without_t
     path = export.saved_model(pipeline, folder)
     export.onnx(pipeline, folder)
     results = export.verify(folder)
-    assert results == export.verify(folder, pipeline)
+    again = export.verify(folder, pipeline)
+    keras.tree.assert_same_structure(results, again)
+    for one, other in zip(keras.tree.flatten(results), keras.tree.flatten(again), strict=True):
+        assert one == pytest.approx(other, abs=1e-5)  # rounding differs between stored and new outputs
     graphs = [graph for part in results.values() for graph in part["graphs"].values()]
     assert all(graph["largest_difference"] < 1e-4 for graph in graphs)
     served = serving.load(folder)
