@@ -200,11 +200,17 @@ def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
 
 
 def _sort_bodies(graph: Any, *_: Any) -> None:
-    for node in graph.get_nodes():
-        for body in (node.get_body_graphs() or {}).values():
-            body.delete_unused_nodes(body.outputs)
-            body.topological_sort(body.get_nodes())
-            _sort_bodies(body)
+    for body in _bodies(graph):
+        body.delete_unused_nodes(body.outputs)  # and those of bodies in it
+    bodies = _bodies(graph)
+    while bodies:
+        body = bodies.pop()
+        body.topological_sort(body.get_nodes())
+        bodies += _bodies(body)
+
+
+def _bodies(graph: Any) -> list[Any]:
+    return [body for node in graph.get_nodes() for body in (node.get_body_graphs() or {}).values()]
 
 
 def _sort(graph: Any, nodes: Sequence[Any]) -> None:
