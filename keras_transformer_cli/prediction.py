@@ -432,7 +432,9 @@ def as_json(answer: Any) -> Any:
 
 
 def _counts(task: Any, config: dict[str, Any]) -> tuple[int, ...]:
-    """Return the possible numbers of texts in a line: the required inputs of each signature of a task."""
-    columns = task.columns(config).values()
-    texts = ([tensor for tensor in tensors if tensor.required and not tensor.shape] for tensors in columns)
-    return tuple(sorted({len(each) for each in texts}))
+    """Return the possible numbers of inputs in a line: the required ones of each signature, but lists of strings."""
+
+    def is_in_line(tensor: Any) -> bool:
+        return tensor.required and not (tensor.dtype == "string" and tensor.shape)
+
+    return tuple(sorted({sum(map(is_in_line, tensors)) for tensors in task.columns(config).values()}))

@@ -1,6 +1,7 @@
 """Documents that `predict` translates: texts and subtitles."""
 
 import errno
+import functools
 import itertools
 import json
 import os
@@ -317,7 +318,10 @@ def test_invalid_lines_are_skipped_or_returned(predict):
 
 @pytest.mark.usefixtures("interrupts_are_handled")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_an_interrupted_command_leaves_no_output(monkeypatch, tmp_path, number):
+def test_an_interrupted_command_leaves_no_output(monkeypatch, tmp_path, number, request):
+    if number == signal.SIGHUP:  # nohup ignores it
+        request.addfinalizer(functools.partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
+
     def interrupt(texts):
         if "2000" in texts:
             signal.raise_signal(number)

@@ -146,7 +146,9 @@ def test_the_error_without_a_package_names_it_and_the_extra(monkeypatch, module,
     import sys
 
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf"needs {package}: .*keras-transformer-kit\[evaluation\]"):
+    with pytest.raises(
+        ImportError, match=rf"needs {package}, of the extra \[evaluation\]: pip install {package}"
+    ):
         pipelines.evaluate(Answering(), REFERENCES, metrics=[metric])
 
 

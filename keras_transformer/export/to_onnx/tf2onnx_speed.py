@@ -121,6 +121,7 @@ def fast_graphs() -> Iterator[None]:
         (Graph, "replace_all_inputs", _replacing(Graph.replace_all_inputs)),
         (Graph, "extract_sub_graph_nodes", _extract),
         (Graph, "_register_input_name", _register),
+        (Graph, "_unregister_input_name", _keep),
         (Graph, "update_proto", _sort_bodies),
         (Graph, "topological_sort", _sort),
         (Graph, "make_graph", _making(Graph.make_graph)),
@@ -187,6 +188,13 @@ def _register(graph: Any, name: str, node: Any, only_graph: bool = False) -> Non
     while graph.parent_graph is not None:
         graph.parent_graph._input_to_graph.setdefault(name, {})[id(graph)] = graph
         graph = graph.parent_graph
+
+
+def _keep(*_: Any) -> None:
+    """Keep the record of a reader: tf2onnx forgets a body of which one reader is gone, though others are left.
+
+    Who looks for readers looks at their inputs, too.
+    """
 
 
 def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
