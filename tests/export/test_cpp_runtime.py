@@ -118,6 +118,7 @@ def path(exported):
     return exported / "saved_model" / "tiny" / "1"
 
 
+@pytest.mark.slow
 def test_ids_and_errors_equal_the_pipeline_outputs(path, exported):
     """The reference is the ids stored at export."""
     expected = serving.Bundle(exported).parity["saved_model/tiny/1"]["examples"]

@@ -199,7 +199,8 @@ def test_arguments_override_the_settings_of_the_folder(transformer, tmp_path):
         strict([LONG])
 
 
-@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("is_normalised", [True, False])
 def test_vectors_are_truncated_after_all_modules(transformer, tmp_path, is_normalised):
     layers = [("Normalize", {}, {})] if is_normalised else []
     whole = pipelines.from_hugging_face(write(transformer, tmp_path / "whole", layers=layers))
