@@ -107,6 +107,23 @@ def test_nodes_are_sorted_and_cycles_are_errors():
         sort(("b", "a"), ("a", "b"))
 
 
+def test_nodes_are_registered_once_if_none_is_unused():
+    from tf2onnx.graph import Graph
+
+    with tf2onnx_speed.fast_graphs():
+        made = [
+            onnx.helper.make_node("Identity", [before], [name], name) for before, name in ("xa", "ab", "ac")
+        ]
+        graph = Graph(made, output_shapes={}, dtypes={}, output_names=["b"])
+        known = graph._nodes_by_name
+        graph.delete_unused_nodes(["b", "c"])
+        assert graph._nodes_by_name is known
+        graph.delete_unused_nodes(["b"])
+        assert {*graph._nodes_by_name} == {node.name for node in graph.get_nodes()}
+        assert "c" not in graph._nodes_by_name
+        assert graph._output_to_consumers["a"] == {"b"}
+
+
 def repeated(x):
     def body(step, total):
         odd = keras.ops.cond(step % 2 > 0, lambda: total * 2.0, lambda: total + keras.ops.sum(x))

@@ -199,7 +199,9 @@ def _keep(*_: Any) -> None:
 
 def _resetting(reset_nodes: Callable[..., None]) -> Callable[..., None]:
     def reset(graph: Any, ops: Any) -> None:
-        if ops is not graph._nodes:  # tf2onnx changes inputs of other nodes without recording their readers
+        if ops and len(ops) == len(graph._nodes) and {*ops} == {*graph._nodes}:
+            graph._nodes = ops  # in their order; all changes of its own nodes have been recorded
+        else:
             reset_nodes(graph, ops)
 
     return reset
