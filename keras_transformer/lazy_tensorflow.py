@@ -14,7 +14,7 @@ def is_installed() -> bool:
 TENSORFLOW = (
     "TensorFlow and TensorFlow Text, the extra [tensorflow]: pip install tensorflow 'tensorflow-text!=2.21.0'"
 )
-"""What errors advise; TensorFlow Text 2.21.0 does not import."""
+"""What to install, for error messages. Importing TensorFlow Text 2.21.0 fails."""
 
 
 def require(name: str) -> None:

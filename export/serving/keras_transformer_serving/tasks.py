@@ -267,7 +267,8 @@ class ExportedPipeline(Task):
     says another: `class ServedRating(TextPipeline, pipeline="Rating")`. A module that nothing imports is found as an
     entry point of the group "keras_transformer_serving.pipelines" with this name.
 
-    A pipeline can be pickled, as `multiprocessing` does: the other process loads the export again from its folder.
+    A pipeline can be pickled, as `multiprocessing` does: the other process loads the export again from its folder. The
+    pickle has the folder and the arguments of `load`, a `signature_key` among them.
 
     Attributes:
         classes: the subclasses, by the name of their pipeline.

@@ -121,7 +121,7 @@ def fast_graphs() -> Iterator[None]:
         (Graph, "replace_all_inputs", _replacing(Graph.replace_all_inputs)),
         (Graph, "extract_sub_graph_nodes", _extract),
         (Graph, "_register_input_name", _register),
-        (Graph, "_unregister_input_name", _keep),
+        (Graph, "_unregister_input_name", _keep_reader),
         (Graph, "update_proto", _sort_bodies),
         (Graph, "topological_sort", _sort),
         (Graph, "make_graph", _making(Graph.make_graph)),
@@ -190,10 +190,11 @@ def _register(graph: Any, name: str, node: Any, only_graph: bool = False) -> Non
         graph = graph.parent_graph
 
 
-def _keep(*_: Any) -> None:
-    """Keep the record of a reader: tf2onnx forgets a body of which one reader is gone, though others are left.
+def _keep_reader(*_: Any) -> None:
+    """Keep a node in the record of the readers of a value.
 
-    Who looks for readers looks at their inputs, too.
+    tf2onnx would drop a loop body from the record when one of its readers is gone, even if others remain. A node that
+    stays in the record does no harm, as tf2onnx checks the inputs of the readers that it finds.
     """
 
 
