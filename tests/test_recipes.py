@@ -14,7 +14,6 @@ import pytest
 import keras_transformer_serving as serving
 from keras_transformer import data, export, pipelines, recipes
 from keras_transformer.datasets import phrasebook
-from keras_transformer.inspection import curves
 from keras_transformer.recipes import pages, pretrained, quickstarts, scores, stopping
 
 TINY = {
@@ -227,33 +226,34 @@ def test_patience_counts_updates_after_the_warm_up(batches, accumulate, warmup, 
     assert trained == epochs
 
 
+RESTORED = "Restored the weights of epoch {}, whose validation loss is the best"
+KEPT = "Kept the weights of the last epoch, whose validation {} is the best: train for more {} to improve it"
+
+
 @pytest.mark.parametrize(
-    ("losses", "stopped", "lines"),
+    ("losses", "early", "minutes", "lines"),
     [
         (
             [1.0, 2.0, 2.0],
             True,
-            [
-                "Stopped early: the validation loss did not improve in 2 epochs (patience)",
-                "Restored the weights of epoch 1, whose validation loss is the best",
-            ],
+            1,
+            ["Stopped early: the validation loss did not improve in 2 epochs (patience)", RESTORED.format(1)],
         ),
-        ([2.0, 1.0, 2.0], False, ["Restored the weights of epoch 2, whose validation loss is the best"]),
-        ([2.0, 1.0], False, []),
-        ([float("nan")], True, []),
+        ([2.0, 1.0, 2.0], False, None, [RESTORED.format(2)]),
+        ([2.0, 1.0], False, None, [KEPT.format("loss", "epochs")]),
+        ([2.0, 1.0], False, 1, ["Stopped after 1 minute, the time limit", KEPT.format("loss", "minutes")]),
+        ([2.0, 1.0, 2.0], False, 0.5, ["Stopped after 0.5 minutes, the time limit", RESTORED.format(2)]),
+        ([2.0, float("nan")], False, None, [RESTORED.format(1)]),
+        ([float("nan")], True, None, []),
+        ([float("nan")], False, 2, ["Stopped after 2 minutes, the time limit"]),
     ],
 )
-def test_the_end_of_training_is_explained(losses, stopped, lines):
-    assert stopping.outcome({"val_loss": losses}, "val_loss", "min", stopped) == lines
-
-
-def test_more_epochs_are_suggested_only_if_the_last_is_the_best():
-    assert curves.ends_with_best({"val_loss": [3.0, 2.0, 1.0]})
-    assert not curves.ends_with_best({"val_loss": [3.0, 1.0, 2.0]})
-    assert not curves.ends_with_best({"val_loss": [2.0, float("nan")]})
-    assert not curves.ends_with_best({"loss": [1.0]})
-    assert curves.ends_with_best({"val_loss": [1.0, 2.0], "val_bleu": [3.0, 4.0]}, "val_bleu", "max")
-    assert not curves.ends_with_best({"val_loss": [2.0, 1.0], "val_bleu": [4.0, 3.0]}, "val_bleu", "max")
+def test_the_end_of_training_is_explained(losses, early, minutes, lines):
+    limits = {"early": early, "minutes": minutes}
+    assert stopping.outcome({"val_loss": losses}, "val_loss", "min", **limits) == lines
+    history = {"val_loss": losses, "val_bleu": [-loss for loss in losses]}
+    lines = [line.replace("loss", "bleu") for line in lines]
+    assert stopping.outcome(history, "val_bleu", "max", **limits) == lines
 
 
 @pytest.mark.slow_variants

@@ -79,12 +79,6 @@ def best_epoch(history: Records, monitor: str = "val_loss", mode: str = "min") -
     return int(values.argmin()) if np.isfinite(values).any() else None
 
 
-def ends_with_best(history: Records, monitor: str = "val_loss", mode: str = "min") -> bool:
-    """Return whether the last epoch of a history is the best, so that a further epoch may be better."""
-    best = best_epoch(history, monitor, mode)
-    return best is not None and best == len(history[monitor]) - 1
-
-
 def _decorate(axes: Any, name: str) -> None:
     axes.set(xlabel="epoch", title=name.replace("_", " "))
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -12,7 +12,6 @@ from typing import Any
 import keras
 
 from keras_transformer import processes
-from keras_transformer.inspection.curves import ends_with_best
 from keras_transformer.recipes import distributed
 from keras_transformer.recipes.base import AroundSteps, Recipe, monitored
 from keras_transformer.recipes.interrupted import ResumableRun
@@ -118,15 +117,10 @@ def _run(
         )
         minutes_left = history.history.get("minutes_left", [0])[-1]
         is_early = minutes_left > 0 if recipe.minutes is not None else epochs < recipe.epochs
-        for line in (
-            [] if stopped else outcome(history.history, **monitored(recipe.monitor), stopped=is_early)
-        ):
-            say(line)
-        if not stopped and ends_with_best(history.history, **monitored(recipe.monitor)):
-            more = "epochs" if recipe.minutes is None else "minutes"
-            say(
-                f"The last epoch has the best validation {recipe.monitor}: train for more {more} to improve it"
-            )
+        if not stopped:
+            limits = {"early": is_early, "minutes": recipe.minutes}
+            for line in outcome(history.history, **monitored(recipe.monitor), **limits):
+                say(line)
         say(f"Saved {folder / 'pipeline'}")
         held_out, evaluated_on = (validation, "validation") if test is None else (test, "test")
         with around_steps():

@@ -49,24 +49,33 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
         return float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
 
-def outcome(history: Mapping[str, Sequence[float]], monitor: str, mode: str, stopped: bool) -> list[str]:
-    """Return lines about the end of a training that no signal stopped.
+def outcome(
+    history: Mapping[str, Sequence[float]], monitor: str, mode: str, *, early: bool, minutes: float | None
+) -> list[str]:
+    """Return lines on why a training that no signal stopped has ended, and on the weights that it kept.
 
     Args:
         history: the history of `fit`.
         monitor: the value of which the best epoch was restored, with the prefix "val_".
         mode: "min" or "max".
-        stopped: whether training had epochs or minutes left.
+        early: whether training had epochs or minutes left.
+        minutes: the time limit, None if the number of epochs was the limit.
     """
-    best = best_epoch(history, monitor, mode)
+    best, lines = best_epoch(history, monitor, mode), []
+    if minutes is not None and not early:
+        lines.append(f"Stopped after {minutes:g} minute{'s' * (minutes != 1)}, the time limit")
     if best is None:
-        return []
+        return lines
     name, waited = monitor.removeprefix("val_"), len(history[monitor]) - 1 - best
-    lines = []
-    if stopped:
+    if early:
         lines.append(
             f"Stopped early: the validation {name} did not improve in {waited} epoch{'s' * (waited != 1)} (patience)"
         )
     if waited:
         lines.append(f"Restored the weights of epoch {best + 1}, whose validation {name} is the best")
+    else:
+        lines.append(
+            f"Kept the weights of the last epoch, whose validation {name} is the best: train for more "
+            f"{'epochs' if minutes is None else 'minutes'} to improve it"
+        )
     return lines
