@@ -2,10 +2,14 @@
 
 import abc
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras_transformer_serving as serving
+from keras_transformer_options.arguments import ArgumentError
+from keras_transformer_serving import graph_files, precisions
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
 from keras_transformer_serving.targets import register
 from keras_transformer_serving.tasks import FORWARD, registered
 
@@ -25,11 +29,15 @@ class ExportTarget(abc.ABC):
     Attributes:
         name: the name, for the argument `targets` of `bundle` and `--formats` of the command line.
         tags: tags of the model card on the Hugging Face Hub.
+        options: the arguments of its constructor that `bundle` has, too.
+        precisions: the precisions to write; None for float32 and those of the others that are close enough.
         classes: the subclasses, by name.
     """
 
     name: ClassVar[str]
     tags: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[tuple[str, ...]] = ()
+    precisions: Sequence[str] | None = (FLOAT32,)
     classes: ClassVar[dict[str, type["ExportTarget"]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -65,9 +73,32 @@ class ExportTarget(abc.ABC):
         """Return the folder of the files, relative to that of the export, with forward slashes."""
         return self.name
 
+    def check_precisions(self, dtype: str) -> None:
+        """Raise a ValueError unless the precisions are valid for a model that computes in `dtype`."""
+        wanted = [FLOAT32] if self.precisions is None else self.precisions
+        valid = (
+            isinstance(wanted, list | tuple) and set(wanted) <= {FLOAT32, *CONVERTED} and FLOAT32 in wanted
+        )
+        if not valid or len(set(wanted)) != len(wanted):
+            raise ArgumentError(
+                f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally "
+                f"{' and '.join(map(repr, CONVERTED))}",
+                precisions=self.precisions,
+            )
+        if len(wanted) > 1 and dtype != FLOAT32:
+            raise ArgumentError(
+                f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
+                f"Received: {{precisions=}}, a model that computes in {dtype}",
+                precisions=self.precisions,
+            )
+
     def title(self, part: str) -> str:
-        """Return the line that is shown when the part is written."""
-        return part
+        """Return the line that is shown when the part is written: its name, and its precisions."""
+        return (
+            f"{part}: {', '.join(self.precisions or (FLOAT32, *CONVERTED))}"
+            if "precisions" in self.options
+            else part
+        )
 
     @abc.abstractmethod
     def write(self, pipeline: Any, folder: pathlib.Path) -> None:
@@ -96,10 +127,28 @@ class ExportTarget(abc.ABC):
         Raises:
             ParityError: if an output differs.
         """
-        compare.tokenizers()
-        self.write(pipeline, folder)
-        report.update(self.compare(compare, folder))
+        compare.tokenizers()  # before the conversion, which takes longer
+        left_out: dict[str, str] | None = {} if self.precisions is None else None
+        self.write_compared(pipeline, folder, compare, left_out)
+        report.update(self.compare(compare, folder, left_out))
         compare.store(folder, self.signatures_compared)
+        if left_out:
+            report["left_out"] = left_out
+            for precision, reason in left_out.items():
+                say(f"{self.name}/{precision} is left out: {reason}")
+
+    def write_compared(
+        self, pipeline: Any, folder: pathlib.Path, compare: "WithPipeline", left_out: dict[str, str] | None
+    ) -> None:
+        """Write the files of the part, by default those of `write`.
+
+        Args:
+            pipeline: the pipeline.
+            folder: the folder to write into.
+            compare: the comparison with the pipeline, which has example inputs.
+            left_out: receives why precisions cannot be converted, by name, if given.
+        """
+        self.write(pipeline, folder)
 
     # Of a part that is written. The defaults are those of a target that a `ServedTarget` runs.
 
@@ -107,17 +156,35 @@ class ExportTarget(abc.ABC):
     """The signature whose outputs are compared, of a pipeline that runs its model once; None for all."""
 
     @classmethod
-    def compare(cls, compare: "WithPipeline", folder: pathlib.Path) -> dict[str, Any]:
+    def compare(
+        cls, compare: "WithPipeline", folder: pathlib.Path, left_out: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """Return the report of the comparison of a part with its pipeline, for `parity.json`.
 
+        Args:
+            compare: the comparison with the pipeline.
+            folder: the folder of the part.
+            left_out: receives why precisions are not close enough, by name, if given; their files are then deleted.
+
         Raises:
-            ParityError: if an output differs.
+            ParityError: if an output differs, in another precision than float32 too much.
         """
         as_ids = not serving.reads_text(compare.config)
-        return compare.report(
-            compare.expected(cls.signatures_compared, as_ids),
-            cls.runner(folder, compare.config, compare.tokenizer),
-        )
+        expected = compare.expected(cls.signatures_compared, as_ids)
+        report = compare.report(expected, cls.runner(folder, compare.config, compare.tokenizer))
+        part, rows = serving.PartFiles.of_folder(folder), {}
+        for precision in graph_files.converted_precisions(part.names):
+            try:
+                run = cls._served().runner(part, compare.config, compare.tokenizer, precision)
+                task = type(compare.pipeline)
+                row = precisions.compare(precision, expected, run, compare.config, task)
+                rows[precision] = precisions.check(precision, row)
+            except Exception as error:  # of any class: those of the runtime, too
+                if left_out is None:
+                    raise
+                left_out[precision] = precisions.reason(error)
+                shutil.rmtree(folder / precision)
+        return {**report, **({"precisions": rows} if rows else {})}
 
     @classmethod
     def runner(

@@ -37,9 +37,10 @@ def bundle(
     Args:
         pipeline: a pipeline of `pipelines`.
         folder: the export's folder.
-        targets: what to write: "saved_model", "onnx", or other names of `ExportTarget`s, or such objects.
-        precisions: the precisions of the ONNX graphs; see `onnx`. By default float32, and those of float16 and int8
-            that are close enough to the pipeline.
+        targets: what to write: "saved_model", "onnx", "ctranslate2", or other names of `ExportTarget`s, or such
+            objects.
+        precisions: the precisions of "onnx" and "ctranslate2"; see `onnx`. By default float32, and those of float16 and
+            int8 that are close enough to the pipeline.
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
         texts: texts to compare the pipeline and its export on; see `saved_model`.
@@ -58,7 +59,7 @@ def bundle(
         FileExistsError: if the version or the folder of another target exists already.
         TypeError: if `targets` is a string.
         ParityError: if an output differs; in a precision that `precisions` names, if outputs differ too much.
-        ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
+        ValueError: if an argument is invalid, or a target does not support the model.
 
     Example:
         >>> bundle(translator, "export/es-en")
@@ -69,19 +70,22 @@ def bundle(
     folder = files.as_folder(folder)
     if isinstance(targets, str):
         raise TypeError(f"`targets` must be a list of targets. Received: targets={targets!r}")
-    given = {
-        "saved_model": {"name": name, "version": version},
-        "onnx": {"precisions": precisions, "text_graph": text_graph},
-    }
-    for target, options in given.items():
-        for option, value in options.items():
-            if target not in targets and value != _DEFAULTS[option]:
-                raise ValueError(
-                    f"`{option}` needs the target {target!r}. Received: {option}={value!r}, targets={targets!r}"
-                )
+    classes = [ExportTarget.named(target) if isinstance(target, str) else target for target in targets]
+    given = {"name": name, "version": version, "precisions": precisions, "text_graph": text_graph}
+    for option, value in given.items():
+        taken = {option for target in classes if isinstance(target, type) for option in target.options}
+        if option not in taken and value != _DEFAULTS[option]:
+            known = " or ".join(
+                repr(each.name) for each in ExportTarget.classes.values() if option in each.options
+            )
+            raise ValueError(
+                f"`{option}` needs the target {known}. Received: {option}={value!r}, targets={targets!r}"
+            )
     requested = [
-        ExportTarget.named(target)(**given.get(target, {})) if isinstance(target, str) else target
-        for target in targets
+        target(**{option: given[option] for option in target.options if option in given})
+        if isinstance(target, type)
+        else target
+        for target in classes
     ]
     if not requested or not all(isinstance(target, ExportTarget) for target in requested):
         raise ValueError(f"`targets` must be names, or `ExportTarget`s. Received: targets={targets!r}")

@@ -30,7 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 class SavedModel(ExportTarget):
     """A SavedModel for TensorFlow Serving; the arguments are those of the function `saved_model`."""
 
-    name = "saved_model"
+    name, options = "saved_model", ("name", "version")
     signatures_compared = None
 
     def __init__(self, name: str | None = None, version: int = 1) -> None:
@@ -62,7 +62,9 @@ class SavedModel(ExportTarget):
         warmup.write(folder, folder.parent.name, pipeline.example_inputs(compare.texts))
 
     @classmethod
-    def compare(cls, compare: WithPipeline, folder: pathlib.Path) -> dict[str, Any]:
+    def compare(
+        cls, compare: WithPipeline, folder: pathlib.Path, left_out: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """Return the report of the comparison of all signatures."""
         return compare.report(compare.expected(), cls.runner(folder, compare.config, None))
 

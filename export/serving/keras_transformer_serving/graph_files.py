@@ -1,4 +1,4 @@
-"""The files of the ONNX graphs of an export, in float32 and other precisions."""
+"""The files of the parts of an export in float32 and other precisions, and of ONNX graphs."""
 
 import os
 from collections.abc import Callable, Container, Iterable
@@ -36,6 +36,17 @@ def graph_reader(files: PartFiles, precision: str = FLOAT32) -> Callable[[str], 
     Raises:
         ValueError: if the export does not have the precision.
     """
+    check_precision(files, precision)
+    return lambda name: files.read(graph_file(name, files.names, precision))
+
+
+def check_precision(files: PartFiles, precision: str) -> None:
+    """Raise a ValueError unless a part has a precision.
+
+    Args:
+        files: the files of the part.
+        precision: the precision.
+    """
     precisions = [FLOAT32, *converted_precisions(files.names)]
     if precision not in precisions:
         reason = files.left_out.get(precision)
@@ -43,10 +54,9 @@ def graph_reader(files: PartFiles, precision: str = FLOAT32) -> Callable[[str], 
             f"`precision` must be one of the export's: {', '.join(precisions)}. Received: precision={precision!r}"
             + (f", which was left out at export: {reason}" if reason else "")
         )
-    return lambda name: files.read(graph_file(name, files.names, precision))
 
 
 def converted_precisions(names: Iterable[str]) -> list[str]:
-    """Return the precisions of an export except float32, from the names of its files."""
+    """Return the precisions of a part except float32, from the names of its files."""
     folders = {name.split("/")[0] for name in names}
     return [precision for precision in CONVERTED if precision in folders]

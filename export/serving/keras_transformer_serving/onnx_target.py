@@ -1,30 +1,17 @@
 """The ONNX graphs of an export, run by ONNX Runtime."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer_serving import precisions
-from keras_transformer_serving.bundle import ONNX, Bundle
+from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.forward import ForwardEngine, ForwardGraph
 from keras_transformer_serving.generation import padded
-from keras_transformer_serving.graph_files import FLOAT32, converted_precisions, graph_file, graph_reader
+from keras_transformer_serving.graph_files import FLOAT32, graph_file, graph_reader
 from keras_transformer_serving.graphs import DECODER, MODEL, Graphs
 from keras_transformer_serving.model import Model
-from keras_transformer_serving.parity import (
-    BATCH,
-    EXAMPLES,
-    ONNX_STEPS,
-    GeneratingExport,
-    ParityError,
-    Reference,
-    compare_with_stored,
-    exported_tokenizer,
-    load_examples,
-    seeded,
-)
+from keras_transformer_serving.parity import BATCH, ONNX_STEPS, GeneratingExport, seeded
 from keras_transformer_serving.part_files import PartFiles
 from keras_transformer_serving.sessions import Sessions
 from keras_transformer_serving.targets import EngineOptions, ServedTarget
@@ -77,39 +64,6 @@ class ServedOnnx(ServedTarget):
             return _GeneratingGraphs(engine, config, tokenizer, steps)
         model = Model(engine, config)
         return lambda _graph, inputs: model.run(**inputs)
-
-    @classmethod
-    def verify(cls, bundle: Bundle, part: str) -> dict[str, Any]:
-        """Compare the graphs, in each precision, with the outputs that were stored at export.
-
-        Returns:
-            The report of `parity.compare_with_stored`, and "precisions", those of `precisions.compare` for others than
-            float32.
-
-        Raises:
-            ParityError: if an output differs too much.
-        """
-        files, config = PartFiles.of_bundle(bundle, part), bundle.config
-        tokenizer, stored = exported_tokenizer(bundle), bundle.parity[part]
-        report = compare_with_stored(bundle, part, cls.runner(files, config, tokenizer))
-        expected: Any = None
-        if "examples" in stored:
-            expected = Reference.stored(stored)
-        else:
-            expected = load_examples(io.BytesIO(bundle.read(f"{part}/{EXAMPLES}")))
-        reports, rows = stored.get("precisions", {}), {}
-        for precision in converted_precisions(files.names):
-            # An export is verified with its own thresholds, those of the version that wrote it.
-            thresholds = reports.get(precision, {}).get("thresholds")
-            graphs = cls.runner(files, config, tokenizer, precision)
-            row = precisions.compare(precision, expected, graphs, config, thresholds=thresholds)
-            rows[precision] = precisions.check(precision, row)
-        if set(rows) != set(reports):
-            raise ParityError(
-                f"`{bundle.folder / part}` must have the precisions {sorted(reports)}. "
-                f"Export it again. Received: {sorted(rows)}"
-            )
-        return {**report, "precisions": rows} if rows else report
 
 
 class _GeneratingGraphs(GeneratingExport):

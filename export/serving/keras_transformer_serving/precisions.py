@@ -1,4 +1,4 @@
-"""How close exported ONNX graphs in float16 and int8 must be to the pipeline, and the comparison."""
+"""How close exports in float16 and int8 must be to the pipeline, and the comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,6 +41,7 @@ THRESHOLDS = {
 for _precision, _share in (("float16", 0.98), ("int8", 0.9)):
     for _choices in ("labels", "tags", "pieces", "spans", "frames"):
         THRESHOLDS[_precision][f"identical_{_choices}"] = _share
+_MOST_CHARACTERS = 300  # of an error in the manifest
 _LARGEST = ("score_difference", "relative_error", "probability_difference", "logit_error")
 
 
@@ -121,6 +122,13 @@ def check(precision: str, row: dict[str, Any]) -> dict[str, Any]:
     if short:
         raise ShortfallError(precision, "; ".join(short))
     return row
+
+
+def reason(error: Exception) -> str:
+    """Return why a precision is left out, in one line."""
+    if isinstance(error, ShortfallError):
+        return error.shortfall
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_CHARACTERS]
 
 
 def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:

@@ -1,14 +1,25 @@
 """The engines of exports without TensorFlow: what runs the part that a target writes."""
 
 import abc
+import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from keras_transformer_serving import precisions
 from keras_transformer_serving.bundle import SERVING, TOKENIZER, Bundle
-from keras_transformer_serving.graph_files import FLOAT32
+from keras_transformer_serving.graph_files import FLOAT32, converted_precisions
 from keras_transformer_serving.model import Model
-from keras_transformer_serving.parity import GeneratingExport, compare_with_stored, exported_tokenizer, seeded
+from keras_transformer_serving.parity import (
+    EXAMPLES,
+    GeneratingExport,
+    ParityError,
+    Reference,
+    compare_with_stored,
+    exported_tokenizer,
+    load_examples,
+    seeded,
+)
 from keras_transformer_serving.part_files import PartFiles
 from keras_transformer_serving.sessions import Provider
 from keras_transformer_serving.tasks import registered
@@ -94,32 +105,59 @@ class ServedTarget(abc.ABC):
                 )
 
     @classmethod
-    def runner(cls, files: PartFiles, config: dict[str, Any], tokenizer: Tokenizer | None) -> Any:
+    def runner(
+        cls, files: PartFiles, config: dict[str, Any], tokenizer: Tokenizer | None, precision: str = FLOAT32
+    ) -> Any:
         """Return a part as a function, for `parity.compare_generated` or `parity.compare_tensors`.
 
         Args:
             files: the part's files.
             config: the export's settings.
             tokenizer: the export's tokenizer; None if it needs TensorFlow.
+            precision: the precision.
         """
+        options = EngineOptions(precision)
         if "generation" in config:
             config = seeded(config)
-            return GeneratingExport(cls.name, cls.engine(files, config, EngineOptions()), config, tokenizer)
-        model = Model(cls.engine(files, config, EngineOptions()), config)
+            return GeneratingExport(cls.name, cls.engine(files, config, options), config, tokenizer)
+        model = Model(cls.engine(files, config, options), config)
         return lambda _graph, inputs: model.run(**inputs)
 
     @classmethod
     def verify(cls, bundle: Bundle, part: str) -> dict[str, Any]:
-        """Compare a part with the outputs that were stored at export.
+        """Compare a part, in each precision, with the outputs that were stored at export.
 
         Returns:
-            The report of `parity.compare_with_stored`.
+            The report of `parity.compare_with_stored`, and if there are other precisions than float32 "precisions",
+            the reports of `precisions.compare` on them.
 
         Raises:
-            ParityError: if an output differs.
+            ParityError: if an output differs, in another precision too much.
         """
-        files = PartFiles.of_bundle(bundle, part)
-        return compare_with_stored(bundle, part, cls.runner(files, bundle.config, exported_tokenizer(bundle)))
+        files, config = PartFiles.of_bundle(bundle, part), bundle.config
+        tokenizer, stored = exported_tokenizer(bundle), bundle.parity[part]
+        report = compare_with_stored(bundle, part, cls.runner(files, config, tokenizer))
+        names, reports = converted_precisions(files.names), stored.get("precisions", {})
+        if set(names) != set(reports):
+            raise ParityError(
+                f"`{bundle.folder / part}` must have the precisions {sorted(reports)}. "
+                f"Export it again. Received: {sorted(names)}"
+            )
+        if not names:
+            return report
+        expected: Any = None
+        if "examples" in stored:
+            expected = Reference.stored(stored)
+        else:
+            expected = load_examples(io.BytesIO(bundle.read(f"{part}/{EXAMPLES}")))
+        rows = {}
+        for precision in names:
+            # An export is verified with its own thresholds, those of the version that wrote it.
+            thresholds = reports[precision].get("thresholds")
+            run = cls.runner(files, config, tokenizer, precision)
+            row = precisions.compare(precision, expected, run, config, thresholds=thresholds)
+            rows[precision] = precisions.check(precision, row)
+        return {**report, "precisions": rows}
 
 
 def register(classes: dict[str, type[T]], target: type[T]) -> None:

@@ -24,10 +24,9 @@ from keras_transformer.export.to_onnx import (
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.export.to_onnx.quantization import Examples, to_int8
 from keras_transformer.pipelines.base import Arrays, Axes, ExportedFunction
-from keras_transformer_serving.precisions import ShortfallError
+from keras_transformer_serving import precisions
 
 _LOGGER = logging.getLogger(__name__)
-_MOST_CHARACTERS = 300  # of an error in the manifest
 OPSET = 18  # tf2onnx's default, 15, keeps ONNX Runtime from fusing layer normalisation; above 18 it raises
 
 
@@ -41,13 +40,6 @@ def check_packages() -> None:
         raise ImportError(
             f"`onnx` needs {error.name}, of the extra [onnx]: pip install tf2onnx 'onnx<1.23' onnxruntime"
         ) from error
-
-
-def reason(error: Exception) -> str:
-    """Return why a precision is left out, in one line."""
-    if isinstance(error, ShortfallError):
-        return error.shortfall
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_CHARACTERS]
 
 
 def write_graph(
@@ -77,7 +69,7 @@ def write_graph(
         except Exception as error:  # of any class: ONNX Runtime's, Protocol Buffers'
             if left_out is None:
                 raise
-            left_out[precision] = reason(error)
+            left_out[precision] = precisions.reason(error)
             shutil.rmtree(path, ignore_errors=True)
     save(model, graph.defaults, folder / f"{name}.onnx", detached)
     memory.trim()  # of the graphs that TensorFlow and tf2onnx made

@@ -5,7 +5,6 @@ import logging
 import os
 import pathlib
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,7 @@ from keras_transformer.export.to_onnx import conversion, optimum, text_graphs
 from keras_transformer.export.writing import write_parts
 from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer.pipelines.forward import FORWARD
-from keras_transformer_options.arguments import ArgumentError
-from keras_transformer_serving import files, graph_files, precisions, triton
+from keras_transformer_serving import files, triton
 from keras_transformer_serving.bundle import ONNX, SERVING
 from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
 from keras_transformer_serving.graphs import MODEL, loop_name
@@ -32,7 +30,7 @@ _TRITON = f"{SERVING}/triton"
 class Onnx(ExportTarget):
     """ONNX graphs; the arguments are those of the function `onnx`."""
 
-    name, tags = ONNX, ("onnx",)
+    name, tags, options = ONNX, ("onnx",), ("precisions", "text_graph")
 
     def __init__(self, precisions: Sequence[str] | None = (FLOAT32,), text_graph: bool = False) -> None:
         self.precisions, self.text_graph = precisions, text_graph
@@ -40,34 +38,16 @@ class Onnx(ExportTarget):
     def check(self, pipeline: Any) -> None:
         """Raise unless the pipeline can be exported in the precisions, and the packages are installed."""
         check_pipeline(pipeline)
-        names = [FLOAT32, *CONVERTED]
-        wanted = [FLOAT32] if self.precisions is None else self.precisions
-        valid = isinstance(wanted, list | tuple) and set(wanted) <= set(names) and FLOAT32 in wanted
-        if not valid or len(set(wanted)) != len(wanted):
-            raise ArgumentError(
-                f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally "
-                f"{' and '.join(map(repr, CONVERTED))}",
-                precisions=self.precisions,
-            )
         dtype = pipeline.model.compute_dtype
         if dtype == "bfloat16":
             raise ValueError(
                 "`pipeline` must have a model that computes in float32 or float16, since the converter to ONNX does "
                 "not support bfloat16. Copy the weights to a float32 model. Received: a model that computes in bfloat16"
             )
-        if len(wanted) > 1 and dtype != FLOAT32:
-            raise ArgumentError(
-                f"{{precisions}} must be ({FLOAT32!r},) for a model that does not compute in float32. "
-                f"Received: {{precisions=}}, a model that computes in {dtype}",
-                precisions=self.precisions,
-            )
+        self.check_precisions(dtype)
         conversion.check_packages()
         if self.text_graph:
             text_graphs.check(pipeline)
-
-    def title(self, part: str) -> str:
-        """Return the name and the precisions."""
-        return f"{part}: {', '.join(self.precisions or (FLOAT32, *CONVERTED))}"
 
     def write(self, pipeline: Any, folder: pathlib.Path) -> None:
         """Write the graphs in all precisions; see `export`."""
@@ -77,20 +57,18 @@ class Onnx(ExportTarget):
         self, pipeline: Any, folder: pathlib.Path, report: dict[str, Any], compare: WithPipeline, say: Say
     ) -> None:
         """Write the graphs, and those precisions that are close enough to the pipeline."""
-        compare.tokenizers()  # before the conversion, which takes longer
-        left_out: dict[str, str] | None = {} if self.precisions is None else None
+        super().export(pipeline, folder, report, compare, say)
+        if self.text_graph:
+            report["text_graph"] = text_graphs.write(pipeline, folder, report["examples"])
+
+    def write_compared(
+        self, pipeline: Any, folder: pathlib.Path, compare: WithPipeline, left_out: dict[str, str] | None
+    ) -> None:
+        """Write the graphs, for whose int8 conversion typical examples are used."""
         is_typical = pipeline.examples_are_typical
         examples = pipeline.example_inputs(compare.texts).get(FORWARD, []) if is_typical else []
         self._write(pipeline, folder, examples, left_out)
         _LOGGER.info("Compare the graphs with the model")
-        report.update(self.compare(compare, folder, left_out))
-        compare.store(folder, self.signatures_compared)
-        if left_out:
-            report["left_out"] = left_out
-            for precision, reason in left_out.items():
-                say(f"{ONNX}/{precision} is left out: {reason}")
-        if self.text_graph:
-            report["text_graph"] = text_graphs.write(pipeline, folder, report["examples"])
 
     def _write(
         self, pipeline: Any, folder: pathlib.Path, examples: Any, left_out: dict[str, str] | None
@@ -112,37 +90,6 @@ class Onnx(ExportTarget):
             conversion.write_graph(name, graph, pipeline.model.weights, main, folders, examples, left_out)
         for name, config in (configs or {}).items():
             files.write_json(folder / OPTIMUM / name, config)
-
-    @classmethod
-    def compare(
-        cls, compare: WithPipeline, folder: pathlib.Path, left_out: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Return the report of the comparison, with the figures of precisions besides float32.
-
-        Args:
-            compare: the comparison with the pipeline.
-            folder: the folder of the graphs.
-            left_out: receives why precisions are not close enough, by name, if given; their graphs are then deleted.
-
-        Raises:
-            ParityError: if an output differs, or too much in another precision.
-        """
-        report = super().compare(compare, folder)
-        as_ids = not serving.reads_text(compare.config)
-        expected, rows = compare.expected(cls.signatures_compared, as_ids), {}
-        part = serving.PartFiles.of_folder(folder)
-        for precision in graph_files.converted_precisions(part.names):
-            try:
-                run = serving.ServedOnnx.runner(part, compare.config, compare.tokenizer, precision)
-                task = type(compare.pipeline)
-                row = precisions.compare(precision, expected, run, compare.config, task)
-                rows[precision] = precisions.check(precision, row)
-            except Exception as error:  # of any class: ONNX Runtime's, too
-                if left_out is None:
-                    raise
-                left_out[precision] = conversion.reason(error)
-                shutil.rmtree(folder / precision)
-        return {**report, **({"precisions": rows} if rows else {})}
 
     @classmethod
     def signatures(cls, folder: pathlib.Path) -> dict[str, Any]:
