@@ -396,10 +396,10 @@ def test_lines_that_are_empty_or_have_missing_or_extra_columns_are_rejected_or_s
         recipes.Translate(path, on_error="skip").read([path])
 
 
-@pytest.mark.parametrize("tag", [None, float("nan"), 0.5, np.array(["X"])])
+@pytest.mark.parametrize("tag", [None, float("nan"), 0.5, np.array(["X"]), ""])
 def test_missing_tags_are_rejected(tag):
     sentences = [([f"a{row}", "b"], ["O", tag if row == 3 else "X"]) for row in range(8)]
-    with pytest.raises(ValueError, match=r"`data\[3\]` must have labels that are strings .* in row 1"):
+    with pytest.raises(ValueError, match=r"`data\[3\]` must have labels that are .* in row 1"):
         recipes.Tag(sentences, validation=0.5).splits  # noqa: B018
 
 
@@ -564,6 +564,11 @@ def test_labels_become_strings_or_integers(tmp_path):
     for missing in (None, float("nan"), np.float32("nan"), ["x"]):
         with pytest.raises(ValueError, match=r"`data` must have labels .*Received: .* in row 1"):
             recipes.Classify([("a", 1), ("b", missing), ("c", 0)], validation=0.5).splits  # noqa: B018
+    for spaces in ("", " \t"):
+        with pytest.raises(ValueError, match=r"`data` must have labels that are not empty.* in row 1"):
+            recipes.Classify([("a", "x"), ("b", spaces), ("c", "y")], validation=0.5).splits  # noqa: B018
+    several = recipes.Classify([("a", "x"), ("b", ""), ("c", "y")], label_separator=",")
+    assert [label for _, label in several.examples("data")] == [("x",), (), ("y",)]
     with pytest.raises(ValueError, match="`labels` must have labels"):
         pipelines.classification.check_labels([0, None], 2)
     assert pipelines.classification.check_labels(np.array([True, False]), 2) == [1, 0]

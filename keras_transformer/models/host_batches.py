@@ -2,7 +2,7 @@
 
 import sys
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import keras
@@ -25,7 +25,7 @@ def epochs_of(data: Any) -> Any:
     return epochs if hasattr(epochs, "start_at") else None
 
 
-def observed(data: Any, observer: Observer) -> Any:
+def observed(data: Any, observer: Observer, specs: Mapping[str, Any]) -> Any:
     """Return a dataset with the same batches, which calls `observer` on the host with each batch that is read.
 
     It keeps the attribute `epochs` of a dataset of `keras_transformer.data`.
@@ -33,14 +33,15 @@ def observed(data: Any, observer: Observer) -> Any:
     Args:
         data: a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator. A `tf.data.Dataset` with elements that are
             not tensors, such as ragged ones, is returned unchanged.
-        observer: the function. In place of finite float inputs of a `tf.data.Dataset`, such as images, it receives
+        observer: the function. In place of finite inputs of floats of a `tf.data.Dataset`, such as images, it receives
             zeros of the same shape, so that they are not copied.
+        specs: the `InputSpec` of each input, by name; an input without one is one of floats.
     """
     if isinstance(data, keras.utils.PyDataset):
         return _with_epochs_of(data, _ObservedPyDataset(data, observer))
     if isinstance(data, types.GeneratorType):
         return _generator(data, observer)
-    return _dataset(data, observer)
+    return _dataset(data, observer, specs)
 
 
 def _generator(batches: Generator[Any, None, None], observer: Observer) -> Generator[Any, None, None]:
@@ -49,7 +50,7 @@ def _generator(batches: Generator[Any, None, None], observer: Observer) -> Gener
         yield batch
 
 
-def _dataset(dataset: Any, observer: Observer) -> Any:
+def _dataset(dataset: Any, observer: Observer, specs: Mapping[str, Any]) -> Any:
     tensorflow = sys.modules["tensorflow"]
     flatten = tensorflow.nest.flatten
     if not all(isinstance(spec, tensorflow.TensorSpec) for spec in flatten(dataset.element_spec)):
@@ -59,10 +60,11 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
         element = batch if isinstance(dataset.element_spec, tuple) else batch[0]
         x, y, _ = keras.utils.unpack_x_y_sample_weight(element)
         structure = (x,) if y is None else (x, y)
-        tensors, num_inputs = flatten(structure), len(flatten(x))
         sent = [
-            _shape_if_finite(tensor) if i < num_inputs and tensor.dtype.is_floating else tensor
-            for i, tensor in enumerate(tensors)
+            _shape_if_finite(tensor)
+            if part == 0 and tensor.dtype.is_floating and _is_float(path, specs)
+            else tensor
+            for (part, *path), tensor in keras.tree.flatten_with_path(structure)
         ]
 
         def observe(*arrays: np.ndarray) -> Any:
@@ -81,6 +83,13 @@ def _dataset(dataset: Any, observer: Observer) -> Any:
 
     # Observe a batch during the previous step.
     return _with_epochs_of(dataset, dataset.map(observed_batch).prefetch(1))
+
+
+def _is_float(path: list[Any], specs: Mapping[str, Any]) -> bool:
+    """Return whether an input is one of floats, not of integers that are given as floats; without a path, the only."""
+    required = [name for name, spec in specs.items() if spec.required]
+    spec = specs.get(*path or required) if len(path or required) == 1 else None
+    return spec is None or spec.is_float
 
 
 def _shape_if_finite(tensor: Any) -> tuple[Any, Any]:

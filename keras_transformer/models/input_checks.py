@@ -307,7 +307,7 @@ class InputCheck:
         if is_dataset(x):
             if hasattr(x, "element_spec"):  # strings of a `tf.data.Dataset` fail before a batch is read
                 _check_types(*keras.utils.unpack_x_y_sample_weight(x.element_spec)[:2])
-            return observed(x, self.batch)
+            return observed(x, self.batch, self._specs)
         self.batch(x, y)
         return x
 

@@ -98,7 +98,10 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
     Raises:
         ValueError: if there are more or fewer labels than classes, or one is missing.
     """
-    labels = list(range(num_classes)) if labels is None else plain_labels("labels", as_list("labels", labels))
+    if labels is None:
+        labels = range(num_classes)
+    # Published folders may have an empty one.
+    labels = plain_labels("labels", as_list("labels", labels), may_be_empty=True)
     if len(labels) != num_classes:
         raise ValueError(
             f"`labels` must have a name for each of the model's {num_classes} classes. Received: {len(labels)} labels"
@@ -106,19 +109,27 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
     return labels
 
 
-def plain_labels(argument: str, labels: Iterable[Any]) -> list[str | int]:
+def plain_labels(argument: str, labels: Iterable[Any], *, may_be_empty: bool = False) -> list[str | int]:
     """Return labels as strings and integers, which JSON has; True and False as 1 and 0, and 2.0 as 2.
 
     Args:
         argument: the name of the argument with the labels, for the error.
         labels: strings, integers and booleans, also of NumPy.
+        may_be_empty: whether a string may be empty, or of spaces only.
 
     Raises:
-        ValueError: if a label is something else, such as None or NaN.
+        ValueError: if a label is something else, such as None or NaN, or empty.
     """
     plain: list[str | int] = []
     for number, label in enumerate(labels):
         if isinstance(label, str):
+            if not label.strip() and not may_be_empty:
+                raise ArgumentError(
+                    "{} must have labels that are not empty. Received: {label!r} in row {number!s}",
+                    argument,
+                    label=label,
+                    number=number,
+                )
             plain.append(str(label))
         elif isinstance(label, numbers.Real | np.bool_) and float(label).is_integer():
             plain.append(int(label))

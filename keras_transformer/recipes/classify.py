@@ -58,8 +58,9 @@ class Classify(ClassifyOptions, Recipe):
         examples = super().examples(field)
         if examples is None:
             return None
-        labels: list[Any] = plain_labels(field, (example[-1] for example in examples))
-        if self.label_separator is not None or any(isinstance(label, str) for label in labels):
+        may_be_empty = self.label_separator is not None  # without a label
+        labels: list[Any] = plain_labels(field, (each[-1] for each in examples), may_be_empty=may_be_empty)
+        if may_be_empty or any(isinstance(label, str) for label in labels):
             labels = [str(label).strip() for label in labels]
         if self.label_separator is not None:
             self.check_one_label_of_images(any(not isinstance(example[0], str) for example in examples))

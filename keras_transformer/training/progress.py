@@ -59,7 +59,8 @@ class Progress(keras.callbacks.Callback):
         """
         data, self._tokens_of_arrays = arguments["x"], None
         if is_dataset(data):
-            arguments["x"] = observed(data, lambda x, y: self._add(model.count_tokens(x)))
+            specs = model.input_specs()
+            arguments["x"] = observed(data, lambda x, y: self._add(model.count_tokens(x)), specs)
         else:
             self._tokens_of_arrays = (1 - arguments["validation_split"]) * model.count_tokens(data)
         yield

@@ -525,6 +525,15 @@ def test_batches_are_checked(language_model):
         model.train_on_batch(IDS, LABELS)
 
 
+@pytest.mark.parametrize("edge", [[1, 1.5], [1, 4.0], [-2.0, 1]])
+def test_integers_of_a_dataset_of_floats_are_checked(edge):
+    tf = pytest.importorskip("tensorflow")
+    graph = {"nodes": NODES, "edges": np.array([[[0, 1], [1, 2], edge]])}
+    for data in (graph, tf.data.Dataset.from_tensors(graph)):
+        with pytest.raises(ValueError, match=r"`edges` must be .* at index \[0, 2, \d\]"):
+            models.GAT(5, 3, (1,), 4).predict(data, verbose=0)
+
+
 def test_images_of_another_size_are_rejected_below_another_model():
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
