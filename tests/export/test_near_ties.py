@@ -14,6 +14,7 @@ from keras_transformer.export import ParityError
 from keras_transformer.export.parity import near_ties
 from keras_transformer.export.parity.generation import Reference
 from keras_transformer.generation import (
+    Beam,
     Contrastive,
     MinNewTokens,
     NoRepeatNGram,
@@ -193,6 +194,55 @@ def test_a_contrastive_choice_at_a_near_tie_passes(twins):
         answers = [f"{answer}…" if at == row else answer for at, answer in enumerate(made.answers)]
         with contextlib.nullcontext() if passes else pytest.raises(ParityError, match="Please report"):
             parity.compare_generated(made, lambda texts, of=(ids, answers): {"graph": of})
+
+
+def at_ties(pipeline, texts):
+    """Change the embeddings until the outputs of a text change; yield it, and its outputs before and after."""
+    embeddings = pipeline.model.embedding.embedding.embeddings
+    before, random = np.array(embeddings), np.random.default_rng(1)
+    direction = 0.01 * random.normal(size=before.shape)
+    for text_ in texts:
+        low, high = 0.0, 1.0
+        first = pipeline.generate([text_])
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            embeddings.assign(before + middle * direction)
+            same = np.array_equal(pipeline.generate([text_]).ids, first.ids)
+            low, high = (middle, high) if same else (low, middle)
+        outputs = []
+        for fraction in (high, low):
+            embeddings.assign(before + fraction * direction)
+            outputs.append(pipeline.generate([text_]))
+        yield text_, *reversed(outputs)
+        embeddings.assign(before)
+
+
+BEAMS = {
+    "one": (Beam(3), ()),
+    "two": (Beam(3, num_return=2), (MinNewTokens(3),)),
+    "shortlist": (Beam(3, length_penalty=0.5), (VocabularyShortlist(tuple(range(500))), NoRepeatNGram(2))),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("beam", "constraints"), BEAMS.values(), ids=BEAMS)
+def test_beams_after_a_near_tie_pass(hesitant, beam, constraints):
+    """Rounding may remove a hypothesis that would have won, so that the scores of the results are not close."""
+    pipeline = hesitant.with_settings(beam, constraints=constraints, max_new_tokens=8)
+    found = 0
+    for text_, now, after in at_ties(pipeline, ("dal", "din", "fal")):
+        if np.abs(now.ranking_scores - after.ranking_scores).max() < parity.NEAR_TIE:
+            continue
+        found += 1
+        made = Reference.of(pipeline, [text_])
+        ids = after.ids if beam.num_return > 1 else after.best
+        graph = {"graph": (ids, ["…" for _ in ids])}
+        report = parity.compare_generated(made, lambda texts, graph=graph: graph)
+        assert report["graphs"] == {"graph": {"identical": 0, "near_ties": 1}}
+        ids[..., 4:] = (ids[..., 4:] + 50) % 500
+        with pytest.raises(ParityError, match="Please report"):
+            parity.compare_generated(made, lambda texts, graph=graph: graph)
+    assert found
 
 
 def test_other_precisions_are_compared_by_the_most_probable_tokens():

@@ -36,6 +36,14 @@ sampling, ids that the noise draws from such a distribution.
 """
 
 
+NearBeams = Callable[[int, np.ndarray], bool]
+"""A function of (row, ids (R, M)) that returns whether a beam search finds these hypotheses when it rounds otherwise.
+
+Their length-normalised log-probabilities are within `NEAR_TIE` of those of the reference, or of those that a search
+finds whose scores change by that at each step.
+"""
+
+
 class ParityError(ValueError):
     """An export's output differs from the model's."""
 
@@ -52,8 +60,8 @@ class Reference:
         ids: (B, M), or (B, R, M) for R hypotheses, the outputs.
         answers: the outputs as texts, or the ids for graphs without texts.
         near_ties: the near ties; None if the search has none, or without the model.
-        rank: a function of (row, ids) that returns the length-normalised log-probabilities of hypotheses (R, M); None
-            without the model, or if its search is not a beam.
+        near_beams: the function that recognises beams after near ties; None without the model, or if its search is
+            not a beam.
         greedy: the greedy outputs, if the sampler or constraints give others: the reference of single-step graphs.
         scores: (B,), the score of the first hypothesis of each text.
         languages: the languages of each text and of its output, by option; empty for a model without languages.
@@ -66,7 +74,7 @@ class Reference:
     ids: np.ndarray
     answers: list[Any]
     near_ties: NearTies | None = None
-    rank: Callable[[int, np.ndarray], np.ndarray] | None = None
+    near_beams: NearBeams | None = None
     greedy: "Reference | None" = None
     scores: np.ndarray | None = None
     languages: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -218,7 +226,7 @@ def _stored_near_ties(rows: list[list[list[int]]]) -> NearTies:
 def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[Any]) -> list[int]:
     """Return the indices of the outputs whose ids differ from the reference after a near tie.
 
-    Near ties are those of `NearTies`; in beam search, hypotheses whose scores are closer than `NEAR_TIE`.
+    Near ties are those of `NearTies`, in beam search those of `NearBeams`.
 
     Raises:
         ParityError: if any other output differs.
@@ -272,9 +280,8 @@ def _is_near_tie(reference: Reference, row: int, received: np.ndarray) -> bool:
     if expected.shape != received.shape:
         return False
     hypotheses = [np.reshape(ids, [-1, ids.shape[-1]]) for ids in (expected, received)]
-    if reference.rank is not None:
-        ranks = [reference.rank(row, ids) for ids in hypotheses]
-        return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
+    if reference.near_beams is not None:
+        return reference.near_beams(row, hypotheses[1])
     if reference.near_ties is None:
         return False
     differ = hypotheses[0] != hypotheses[1]

@@ -11,7 +11,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 import keras_transformer_serving as serving
 from keras_transformer import generation, xla
-from keras_transformer.export.parity.near_ties import near_ties_of
+from keras_transformer.export.parity.near_ties import beams_of, near_ties_of
 from keras_transformer.export.to_onnx import tf2onnx_speed
 from keras_transformer.pipelines.example_texts import accepted_texts
 from keras_transformer_serving import parity
@@ -41,19 +41,17 @@ class Reference(parity.Reference):
             out = pipeline.generate(texts, **row_languages)
         ids = out.ids if pipeline.sampler.num_return > 1 else out.best
         scores = out.scores[:, 0]
-        model = pipeline.model
         sampler = pipeline.sampler
 
         def inputs_of(row: int) -> dict[str, np.ndarray]:
             of_row = {name: values[row : row + 1] for name, values in row_languages.items()}
             return pipeline.prepared(tf.constant([texts[row]]), of_row).arrays()
 
-        def rank(row: int, hypotheses: np.ndarray) -> np.ndarray:
-            repeated = {
-                name: np.repeat(values, len(hypotheses), axis=0) for name, values in inputs_of(row).items()
-            }
-            scores = generation.score(model, target_ids=hypotheses, **repeated)
-            return scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths]
+        def search(other: Any, rows: np.ndarray) -> generation.Generation:
+            of_rows = {name: [values[row] for row in rows] for name, values in row_languages.items()}
+            with xla.off():
+                found: generation.Generation = other.generate([texts[row] for row in rows], **of_rows)
+            return found
 
         if as_ids:
             inputs = pipeline.prepared(tf.constant(texts), row_languages).inputs
@@ -74,7 +72,7 @@ class Reference(parity.Reference):
             ids,
             answers,
             near_ties,
-            rank if isinstance(sampler, generation.Beam) and not is_greedy else None,
+            beams_of(pipeline, out, inputs_of, search),
             greedy.greedy or greedy,
             scores,
             row_languages,

@@ -3,6 +3,7 @@
 Axes: T steps, V vocabulary size.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -12,24 +13,28 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.generation.constraints import FORBIDDEN, History, is_allowed
+from keras_transformer.generation.constraints import FORBIDDEN, Constraint, History, is_allowed
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.logits_processors import LogitsProcessors
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.samplers import Sample
 from keras_transformer.ops import StaticCache
+from keras_transformer.ops.random import keep_mask
+from keras_transformer.typing import Tensor
 from keras_transformer_serving import parity
 from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.parity import NEAR_TIE
 
 # At lower temperatures the weights of near ties underflow, and a draw is a greedy choice.
 _COLDEST = NEAR_TIE / 500
+_TRIALS = 64  # searches with other changes of scores
+_MULTIPLIER = 1664525
 
 
 def near_ties_of(
     pipeline: Any, out: generation.Generation, inputs_of: Callable[[int], dict[str, np.ndarray]]
 ) -> parity.NearTies | None:
-    """Return the near ties of a pipeline's outputs; None for beams, whose hypotheses are compared by their scores.
+    """Return the near ties of a pipeline's outputs; None for beams, see `beams_of`.
 
     Args:
         pipeline: the pipeline, with a seed if it samples.
@@ -60,6 +65,61 @@ def near_ties_of(
         return [id_ for id_ in choices.tolist() if id_ != out.ids[row, hypothesis, step]]
 
     return of_step
+
+
+def beams_of(
+    pipeline: Any,
+    out: generation.Generation,
+    inputs_of: Callable[[int], dict[str, np.ndarray]],
+    search: Callable[[Any, np.ndarray], generation.Generation],
+) -> parity.NearBeams | None:
+    """Return a function that recognises beams that differ after a near tie; None for other searches.
+
+    Args:
+        pipeline: the pipeline.
+        out: its outputs for a batch.
+        inputs_of: a function from a row to the model's inputs for it.
+        search: a function that runs a pipeline on rows (N,) of the batch.
+    """
+    sampler = pipeline.sampler
+    if not isinstance(sampler, generation.Beam) or sampler.hypotheses == 1:
+        return None
+
+    def are_close(row: int, *hypotheses: np.ndarray) -> bool:
+        """Compare the length-normalised log-probabilities of hypotheses (R, M)."""
+        ranks = []
+        for ids in hypotheses:
+            repeated = {name: np.repeat(values, len(ids), axis=0) for name, values in inputs_of(row).items()}
+            scores = generation.score(pipeline.model, target_ids=ids, **repeated)
+            ranks.append(scores.scores / sampler.penalties(pipeline.max_new_tokens)[scores.lengths])
+        return bool(np.abs(ranks[0] - ranks[1]).max() <= NEAR_TIE)
+
+    def are_near(row: int, received: np.ndarray) -> bool:
+        if are_close(row, out.ids[row, : len(received)], received):
+            return True
+        changed = pipeline.with_settings(constraints=[*pipeline.constraints, _Rounding()])
+        found = search(changed, np.full(_TRIALS, row)).ids[:, : len(received)]
+        return any(are_close(row, ids, received) for ids in np.unique(found, axis=0))
+
+    return are_near
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rounding(Constraint):
+    """Lower the scores of about half of the candidates by `NEAR_TIE`, other candidates in each row of a batch.
+
+    A row of a beam search then finds what it would find if rounding decided otherwise, at one step or at several.
+    """
+
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Lower the scores of continuations by a hash of the row and of the ids so far."""
+        powers = ops.convert_to_tensor(
+            np.cumprod(np.full(history.ids.shape[-1], _MULTIPLIER, "int32")), "int32"
+        )
+        before = ops.sum(ops.where(history.written, history.ids * powers, 0), axis=-1, keepdims=True)
+        rows = ops.arange(ops.shape(logits)[0], dtype="int32")[:, None, None]
+        tokens = ops.arange(logits.shape[-1], dtype="int32")
+        return logits - NEAR_TIE * ops.cast(keep_mask(0.5, (0, 0), [rows, before, tokens]), "float32")
 
 
 def _logits(pipeline: Any, inputs: dict[str, np.ndarray], ids: np.ndarray, length: int) -> np.ndarray:
