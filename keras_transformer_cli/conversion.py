@@ -22,7 +22,7 @@ from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer, renamed
 from keras_transformer_options.files import checked_model_name
 
-PRECISIONS = ("float32", "float16", "int8")
+PRECISIONS = ("float32", "float16", "int8", "int4")
 _DISTRIBUTION = "keras-transformer-core"
 _SHOWN = 12  # characters of a commit
 _INSTRUCTIONS = """
@@ -66,8 +66,8 @@ def add_precisions(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=_precisions,
         metavar="PRECISION",
-        help="precisions of ONNX graphs: float32, and float16 for GPUs or int8 for CPUs; default: float32 and those of "
-        "the others that are close enough to the model",
+        help="precisions of ONNX graphs: float32, and float16 for GPUs, int8 for CPUs or int4 for language models on "
+        "CPUs; default: float32, and float16 and int8 if they are close enough to the model",
     )
 
 

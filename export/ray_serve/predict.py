@@ -24,7 +24,7 @@ class Predictor:
     Args:
         bundle: the folder of the export.
         threads: the number of threads of a worker.
-        precision: "float32", "float16" or "int8".
+        precision: "float32", "float16", "int8" or "int4".
     """
 
     def __init__(self, bundle: str, threads: int, precision: str) -> None:
@@ -86,7 +86,7 @@ def predict(
         workers: the number of processes.
         threads: the number of threads, and of CPUs, of a process.
         batch_size: the number of texts that a process runs on at once.
-        precision: "float32", or "float16" or "int8" if the export has them.
+        precision: "float32", or "float16", "int8" or "int4" if the export has them.
         part_bytes: the size of the parts of the file that are read at once.
 
     Raises:

@@ -53,7 +53,7 @@ def make_repository(
         repository: the folder of models, which is created if it does not exist.
         name: the model's name, by default the name of the folder `bundle`.
         version: the version, a folder of the model. Other versions of the model must have an equal configuration.
-        precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
+        precision: "float32", or "float16" (for GPUs), "int8" or "int4" (for CPUs) if the export has them.
         max_batch_size: the largest batch, or 0; see `keras_transformer_serving.triton.model_files`.
         text: whether the model takes texts instead of ids; float32 only.
 
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("repository", help="the folder of models")
     parser.add_argument("--name", help="the model's name; by default the name of the export's folder")
     parser.add_argument("--version", type=int, default=1)
-    parser.add_argument("--precision", default=FLOAT32, help="float32, float16 or int8")
+    parser.add_argument("--precision", default=FLOAT32, help="float32, float16, int8 or int4")
     parser.add_argument(
         "--max-batch-size",
         type=int,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import keras_transformer_serving as serving
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import graph_files, precisions
-from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
+from keras_transformer_serving.graph_files import BY_DEFAULT, FLOAT32
 from keras_transformer_serving.targets import register
 from keras_transformer_serving.tasks import FORWARD, registered
 
@@ -30,13 +30,15 @@ class ExportTarget(abc.ABC):
         name: the name, for the argument `targets` of `bundle` and `--formats` of the command line.
         tags: tags of the model card on the Hugging Face Hub.
         options: the arguments of its constructor that `bundle` has, too.
-        precisions: the precisions to write; None for float32 and those of the others that are close enough.
+        converted: the precisions besides float32 that it can write.
+        precisions: the precisions to write; None for float32, and float16 and int8 if they are close enough.
         classes: the subclasses, by name.
     """
 
     name: ClassVar[str]
     tags: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[str, ...]] = ()
+    converted: ClassVar[tuple[str, ...]] = BY_DEFAULT
     precisions: Sequence[str] | None = (FLOAT32,)
     classes: ClassVar[dict[str, type["ExportTarget"]]] = {}
 
@@ -77,12 +79,14 @@ class ExportTarget(abc.ABC):
         """Raise a ValueError unless the precisions are valid for a model that computes in `dtype`."""
         wanted = [FLOAT32] if self.precisions is None else self.precisions
         valid = (
-            isinstance(wanted, list | tuple) and set(wanted) <= {FLOAT32, *CONVERTED} and FLOAT32 in wanted
+            isinstance(wanted, list | tuple)
+            and set(wanted) <= {FLOAT32, *self.converted}
+            and FLOAT32 in wanted
         )
         if not valid or len(set(wanted)) != len(wanted):
             raise ArgumentError(
                 f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally "
-                f"{' and '.join(map(repr, CONVERTED))}",
+                f"{' and '.join(map(repr, self.converted))}",
                 precisions=self.precisions,
             )
         if len(wanted) > 1 and dtype != FLOAT32:
@@ -95,7 +99,7 @@ class ExportTarget(abc.ABC):
     def title(self, part: str) -> str:
         """Return the line that is shown when the part is written: its name, and its precisions."""
         return (
-            f"{part}: {', '.join(self.precisions or (FLOAT32, *CONVERTED))}"
+            f"{part}: {', '.join(self.precisions or (FLOAT32, *BY_DEFAULT))}"
             if "precisions" in self.options
             else part
         )

@@ -107,7 +107,7 @@ def test_loading_a_precision_that_was_not_exported_raises_an_error(folder, expor
 
 
 @pytest.mark.parametrize(
-    "wrong", [(), ("int8",), ("float32", "int4"), ("float32", "int8", "int8"), "float32"]
+    "wrong", [(), ("int8",), ("float32", "int2"), ("float32", "int8", "int8"), "float32"]
 )
 def test_invalid_precisions_are_rejected_before_anything_is_written(pipeline, tmp_path, wrong):
     for write in (export.onnx, export.bundle):
@@ -115,6 +115,13 @@ def test_invalid_precisions_are_rejected_before_anything_is_written(pipeline, tm
             ValueError, match="`precisions` must be None or a list of 'float32' and .*Received: precisions="
         ):
             write(pipeline, tmp_path / "it", precisions=wrong)
+    assert not (tmp_path / "it").exists()
+
+
+def test_int4_is_rejected_for_models_that_are_not_decoder_only(pipeline, tmp_path):
+    for write in (export.onnx, export.bundle):
+        with pytest.raises(ValueError, match="without 'int4' unless .*decoder-only.* a Transformer"):
+            write(pipeline, tmp_path / "it", precisions=("float32", "int4"))
     assert not (tmp_path / "it").exists()
 
 
@@ -224,11 +231,12 @@ def test_float16_keeps_angles_norms_and_searches_of_loops_in_float32():
     for name, graph in found.items():
         onnx.checker.check_model(graph)
         outputs[name] = onnxruntime.InferenceSession(graph.SerializeToString()).run(["hidden", "chosen"], x)
-    for expected, half, quantised in zip(*outputs.values(), strict=True):
-        assert half.dtype == quantised.dtype == np.float32
+    for expected, half, *quantised in zip(*outputs.values(), strict=True):
+        assert {each.dtype for each in (half, *quantised)} == {np.dtype(np.float32)}
         np.testing.assert_allclose(half, expected, atol=0.02)
         assert np.abs(half - expected).max() > 0
-        np.testing.assert_allclose(quantised, expected, atol=0.3)
+        for each in quantised:
+            np.testing.assert_allclose(each, expected, atol=0.3)
 
 
 LOGARITHM_OF_ENERGIES = """

@@ -93,7 +93,7 @@ def load(
         folder: the export, as `keras_transformer.export.onnx` writes it.
         providers: ONNX Runtime's execution providers in order of preference, names such as "CUDAExecutionProvider" or
             tuples (name, options); by default CUDA, if available, then CPU.
-        precision: "float32", or "float16" (for GPUs) or "int8" (for CPUs) if the export has them.
+        precision: "float32", or "float16" (for GPUs), "int8" or "int4" (for CPUs) if the export has them.
         threads: the number of threads of ONNX Runtime that share an operation; by default one for each core, divided
             by `workers`.
         workers: the number of batches of texts that are computed at the same time. Many batches of a small model are

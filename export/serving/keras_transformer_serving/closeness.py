@@ -1,4 +1,4 @@
-"""How close the outputs of a graph in float16 or int8 are to the model's: a figure for what each task needs."""
+"""How close the outputs of a graph in another precision are to the model's: a figure for what each task needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

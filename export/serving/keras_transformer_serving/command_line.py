@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
     )
-    option("precision", str, "float32", "float32, float16 or int8, if the exports have it")
+    option("precision", str, "float32", "float32, float16, int8 or int4, if the exports have it")
     option("engine", str, None, "the target whose files are run; default: onnx, or the first that can be run")
     option("threads", int, None, "the number of threads that compute a model; default: one for each core")
     option(

@@ -7,7 +7,9 @@ from keras_transformer_serving import external_data
 from keras_transformer_serving.part_files import PartFiles
 
 FLOAT32 = "float32"
-CONVERTED = ("float16", "int8")  # converted from float32, each in a folder of its name
+INT4 = "int4"
+BY_DEFAULT = ("float16", "int8")  # exported unless precisions are named
+CONVERTED = (*BY_DEFAULT, INT4)  # converted from float32, each in a folder of its name
 OPTIMUM = "optimum"  # the folder of graphs that Optimum loads
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.forward import ForwardEngine, ForwardGraph
 from keras_transformer_serving.generation import padded
-from keras_transformer_serving.graph_files import FLOAT32, graph_file, graph_reader
+from keras_transformer_serving.graph_files import FLOAT32, INT4, graph_file, graph_reader
 from keras_transformer_serving.graphs import DECODER, MODEL, Graphs
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.parity import BATCH, ONNX_STEPS, GeneratingExport, seeded
@@ -30,12 +30,12 @@ class ServedOnnx(ServedTarget):
     ) -> Graphs | ForwardEngine:
         """Return the graphs as an engine.
 
-        With `options.save_memory`, weights in a file beside a graph are not packed for faster products.
+        With `options.save_memory`, weights in a file beside a graph are not packed for faster products, except those of
+        int4, which ONNX Runtime multiplies slowly or not at all if they are not packed.
         """
         read = graph_reader(files, options.precision)
-        sessions = Sessions(
-            read, options.providers, options.threads, options.save_memory, workers=options.workers
-        )
+        save_memory = options.save_memory and options.precision != INT4
+        sessions = Sessions(read, options.providers, options.threads, save_memory, workers=options.workers)
         return Graphs(sessions, config) if "generation" in config else ForwardGraph(sessions)
 
     @classmethod

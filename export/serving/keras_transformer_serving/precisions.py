@@ -1,4 +1,4 @@
-"""How close exports in float16 and int8 must be to the pipeline, and the comparison."""
+"""How close exports in float16, int8 and int4 must be to the pipeline, and the comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +37,10 @@ THRESHOLDS = {
         "probability_difference": 0.05,
         "logit_error": 0.3,
     },
+    "int4": {
+        "identical_ids": 0.5,
+        "score_difference": 1.0,
+    },  # of language models, the only ones with this precision
 }
 for _precision, _share in (("float16", 0.98), ("int8", 0.9)):
     for _choices in ("labels", "tags", "pieces", "spans", "frames"):
@@ -56,7 +60,7 @@ def compare(
     """Compare the graphs that were exported in a precision with the outputs of the pipeline.
 
     Args:
-        precision: "float16" or "int8".
+        precision: "float16", "int8" or "int4".
         expected: the reference outputs of a pipeline that generates; for others, inputs with the model's outputs.
         graphs: the graphs in that precision, as for `parity.compare_generated` or `parity.compare_tensors`.
         config: the settings of the export.

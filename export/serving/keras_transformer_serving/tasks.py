@@ -242,7 +242,7 @@ class Task:
 
     @classmethod
     def closeness(cls, pairs: Sequence[closeness.Pair], config: dict[str, Any]) -> closeness.Figures:
-        """Return how close the outputs of the graph in float16 or int8 are to the model's, by what the task needs.
+        """Return how close the outputs of the graph in another precision are to the model's, by what the task needs.
 
         Args:
             pairs: the inputs and outputs of several batches.

@@ -30,7 +30,7 @@ def served_graph(config: Mapping[str, Any], signatures: Mapping[str, Any], preci
     Args:
         config: the settings of the export.
         signatures: the tensors of all graphs, as in `parity.json`.
-        precision: "float32", "float16" or "int8".
+        precision: "float32" or one of `graph_files.CONVERTED`.
     """
     name = loop_name(dict(config)) if "generation" in config else MODEL
     return graph_file(name, [f"{graph}.onnx" for graph in signatures], precision)

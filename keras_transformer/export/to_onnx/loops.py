@@ -171,6 +171,58 @@ def select_before_loops(graph: Any, shapes: Shapes) -> None:
             body.node.remove(product)
 
 
+def merge_branches(graph: Any) -> None:
+    """If(a){b; If(c){d} else {e}} else {f} → b; If(a ∧ c){d} else {If(a){e} else {f}}.
+
+    ONNX Runtime packs a constant that an operation of d multiplies if it is of d or of the graph directly around it.
+    The nodes b are computed whatever a is: they must be few, as those before the prompt is read.
+    """
+    for each in [*graph_traversal.graphs(graph)]:
+        nodes: list[Any] = []
+        for node in each.node:
+            merged = _merged(node) if node.op_type == "If" else None
+            if merged is None:
+                nodes.append(node)
+            else:
+                each.initializer.extend(_branches(node)["then_branch"].initializer)
+                nodes += merged
+        if len(nodes) > len(each.node):
+            graph_traversal.replace_nodes(each, nodes)
+
+
+def _merged(node: Any) -> list[Any] | None:
+    """Return the nodes that take the place of an If, None if its first branch does not end in another If."""
+    from onnx import helper
+
+    first, other = _branches(node)["then_branch"], _branches(node)["else_branch"]
+    before, (last,) = [*first.node][:-1], [*first.node][-1:] or (None,)
+    returned = [output.name for output in first.output]
+    if last is None or last.op_type != "If" or [*last.output] != returned or any(map(inner, before)):
+        return None
+    both, names = f"{node.output[0]}_both", [f"{name}_otherwise" for name in node.output]
+    outputs = [type(output).FromString(output.SerializeToString()) for output in other.output]
+    for output, name in zip(outputs, names, strict=True):
+        output.name = name
+    branches = {"then_branch": _branches(last)["else_branch"], "else_branch": other}
+    otherwise = helper.make_node("If", [node.input[0]], names, f"{names[0]}_if", **branches)
+    return [
+        *before,
+        helper.make_node("And", [node.input[0], last.input[0]], [both], both),
+        helper.make_node(
+            "If",
+            [both],
+            node.output,
+            node.name,
+            then_branch=_branches(last)["then_branch"],
+            else_branch=helper.make_graph([otherwise], f"{names[0]}_branch", [], outputs),
+        ),
+    ]
+
+
+def _branches(node: Any) -> dict[str, Any]:
+    return {attribute.name: attribute.g for attribute in node.attribute}
+
+
 def _bodies(graph: Any) -> Iterator[tuple[Any, set[str]]]:
     """Yield the body of each loop and the names of the values in it that depend on loop variables."""
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""Conversion of ONNX graphs to float16 and int8."""
+"""Conversion of ONNX graphs to float16, int8 and int4."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal, weights
+from keras_transformer.export.to_onnx.block_quantization import to_int4
 from keras_transformer.export.to_onnx.quantization import to_int8
 
 Readers = dict[str, weights.Reader]
@@ -93,7 +94,7 @@ def _keep(readers: Readers, names: Collection[str]) -> None:
         del readers[name]
 
 
-CONVERTERS = {"float16": to_float16, "int8": to_int8}
+CONVERTERS = {"float16": to_float16, "int8": to_int8, "int4": to_int4}
 
 
 class _Widening:

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.to_onnx import graph_traversal, weights
-
-Readers = dict[str, weights.Reader]
+from keras_transformer.export.to_onnx.weight_quantization import Readers, WeightQuantization, quantised
 
 _MOST_PAIR = 128  # the largest sum of two weights whose products with 8 bits fit 16 bits: 255 · 128 < 2¹⁵
 _MOST = 127
-_MIN_VALUES = 1024  # of a table that is quantised; smaller ones, such as biases by distance, gain nothing
 _SMOOTHING = 0.4  # the power of a channel's size by which it is divided
 # The share of channels that are not divided: of values between layers, and of hidden values of feed-forward networks,
 # of which each text has others that are large.
@@ -50,73 +48,20 @@ def to_int8(model: Any, readers: Readers | None = None, examples: Examples = ())
     Returns:
         A new `onnx.ModelProto`.
     """
-    copy, readers = type(model)(), {} if readers is None else readers
-    copy.CopyFrom(model)
-    _fold_weights(copy.graph, readers)
-    _Quantization(copy, readers, examples).apply()
-    graph_traversal.remove_unused(copy.graph)
-    for graph in graph_traversal.graphs(copy.graph):
-        del graph.value_info[:]  # some of their shapes may be wrong in loop bodies
-    for name in readers.keys() - {constant.name for constant in copy.graph.initializer}:
-        del readers[name]
-    return copy
+    return quantised(model, readers, functools.partial(_Int8, examples=examples))
 
 
-def _fold_weights(graph: Any, readers: Readers) -> None:
-    """Replace transpositions and rows of weights by other weights, as only products with constants are quantised."""
-    from onnx import helper, numpy_helper
-
-    graphs = [*graph_traversal.graphs(graph)]
-    constants = {constant.name: constant for subgraph in graphs for constant in subgraph.initializer}
-    candidates = [
-        (subgraph, node)
-        for subgraph in graphs
-        for node in subgraph.node
-        if node.op_type in ("Gather", "Transpose")
-    ]
-    for subgraph, node in candidates:
-        if not constants.keys() >= {*node.input}:
-            continue
-        weight, name = constants[node.input[0]], node.output[0]
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if node.op_type == "Transpose":
-            fold = functools.partial(np.transpose, axes=attributes.get("perm"))
-        else:
-            indices = numpy_helper.to_array(constants[node.input[1]])
-            fold = functools.partial(np.take, indices=indices, axis=attributes.get("axis", 0))
-        if weight.name in readers:
-            shape = fold(np.broadcast_to(np.int8(0), weight.dims)).shape
-            constants[name] = weights.without_values(name, weight.data_type, shape)
-            readers[name] = functools.partial(_folded, readers[weight.name], fold)
-        else:
-            folded = np.ascontiguousarray(fold(numpy_helper.to_array(weight)))
-            constants[name] = numpy_helper.from_array(folded, name)
-        graph.initializer.append(constants[name])
-        subgraph.node.remove(node)
-    graph_traversal.remove_unused(graph)
-
-
-def _folded(read: weights.Reader, fold: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    return np.ascontiguousarray(fold(read()))
-
-
-class _Quantization:
-    """The quantisation of a graph.
+class _Int8(WeightQuantization):
+    """The quantisation of a graph to int8.
 
     Args:
-        model: an `onnx.ModelProto`, whose graph is changed.
-        readers: the functions that read the values of weights that have none in the graph, by name.
+        model: see `WeightQuantization`.
+        readers: see `WeightQuantization`.
         examples: typical inputs of the graph.
     """
 
     def __init__(self, model: Any, readers: Readers, examples: Examples) -> None:
-        self._graph, self._readers = model.graph, readers
-        self._weights = {*readers}
-        self._constants = {
-            constant.name: constant
-            for subgraph in graph_traversal.graphs(model.graph)
-            for constant in subgraph.initializer
-        }
+        super().__init__(model, readers)
         self._first = {*self._first_multiplications()}
         multiplications = [node for node in model.graph.node if self._is_quantised(node)]
         # By matrix, its first input.
@@ -130,19 +75,15 @@ class _Quantization:
         }
         self._stored: dict[tuple[str, str], tuple[str, str]] = {}  # integers and scales, by weight and use
 
-    def apply(self) -> None:
-        """Quantise the tables of gathers and the matrices of products."""
-        for graph in reversed([*graph_traversal.graphs(self._graph)]):  # inner graphs first: nodes are copied
-            inputs: dict[tuple[str, str], tuple[str, ...]] = {}
-            nodes: list[Any] = []
-            for node in graph.node:
-                if self._is_quantised(node):
-                    nodes += self._product(node, inputs)
-                elif self._is_gather(node):
-                    nodes += self._gather(node)
-                else:
-                    nodes.append(node)
-            graph_traversal.replace_nodes(graph, nodes)
+    def _quantised_nodes(self, nodes: Iterable[Any]) -> Iterator[Any]:
+        inputs: dict[tuple[str, str], tuple[str, ...]] = {}
+        for node in nodes:
+            if self._is_quantised(node):
+                yield from self._product(node, inputs)
+            elif self._is_gather(node):
+                yield from self._gather(node)
+            else:
+                yield node
 
     def _first_multiplications(self) -> Iterator[str]:
         """Yield the outputs of products that no other product with a matrix comes before, from inputs of floats."""
@@ -159,28 +100,6 @@ class _Quantization:
 
     def _is_quantised(self, node: Any) -> bool:
         return self._is_product(node) and node.output[0] not in self._first
-
-    def _is_product(self, node: Any) -> bool:
-        return bool(node.op_type == "MatMul") and self._is_matrix(node.input[1])
-
-    def _is_gather(self, node: Any) -> bool:
-        if node.op_type != "Gather" or not self._is_matrix(node.input[0]):
-            return False
-        dims = self._constants[node.input[0]].dims
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-        return axis == 0 and len(dims) == 2 and dims[0] * dims[1] >= _MIN_VALUES
-
-    def _is_matrix(self, name: str) -> bool:
-        from onnx import TensorProto
-
-        constant = self._constants.get(name)
-        is_weight = not self._weights or name in self._weights
-        return (
-            is_weight
-            and constant is not None
-            and constant.data_type == TensorProto.FLOAT
-            and len(constant.dims) > 1
-        )
 
     def _narrows(self, matrix: str) -> bool:
         rows, columns = self._constants[matrix].dims[-2:]
@@ -244,36 +163,18 @@ class _Quantization:
             most: the integer that stands for this size.
             factors: the factors of its rows.
         """
-        from onnx import TensorProto
-
         if (weight, use) in self._stored:
             return self._stored[weight, use]
         number = sum(name == weight for name, _ in self._stored)
         integers, scales = (f"{weight}_{number}_{name}" for name in ("int8", "scales"))
-        read = functools.partial(_scaled, self._reader(self._constants[weight]), factors)
+        read = functools.partial(_scaled, self._reader(weight), factors)
         values = read()
         steps = (sizes(values) / most).astype("float32")
         steps[steps == 0] = 1
-        if weight in self._readers:
-            self._graph.initializer.append(weights.without_values(integers, TensorProto.INT8, values.shape))
-            self._readers[integers] = lambda: _rounded(read(), steps)
-        else:
-            self._add(integers, _rounded(values, steps))
+        self._add_integers(integers, weight, "int8", values.shape, lambda: _rounded(read(), steps))
         self._add(scales, steps)
         self._stored[weight, use] = (integers, scales)
         return integers, scales
-
-    def _add(self, name: str, values: np.ndarray) -> None:
-        from onnx import numpy_helper
-
-        if name not in self._constants:
-            self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
-            self._graph.initializer.append(self._constants[name])
-
-    def _reader(self, constant: Any) -> weights.Reader:
-        from onnx import numpy_helper
-
-        return self._readers.get(constant.name) or functools.partial(numpy_helper.to_array, constant)
 
 
 def _channel_sizes(

@@ -16,11 +16,13 @@ from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, optimum, text_graphs
 from keras_transformer.export.writing import write_parts
+from keras_transformer.models.causal_language_model import CausalLanguageModel
 from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer.pipelines.forward import FORWARD
+from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import files, triton
 from keras_transformer_serving.bundle import ONNX, SERVING
-from keras_transformer_serving.graph_files import CONVERTED, FLOAT32, OPTIMUM
+from keras_transformer_serving.graph_files import BY_DEFAULT, CONVERTED, FLOAT32, INT4, OPTIMUM
 from keras_transformer_serving.graphs import MODEL, loop_name
 
 _LOGGER = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ class Onnx(ExportTarget):
     """ONNX graphs; the arguments are those of the function `onnx`."""
 
     name, tags, options = ONNX, ("onnx",), ("precisions", "text_graph")
+    converted = CONVERTED
 
     def __init__(self, precisions: Sequence[str] | None = (FLOAT32,), text_graph: bool = False) -> None:
         self.precisions, self.text_graph = precisions, text_graph
@@ -45,6 +48,12 @@ class Onnx(ExportTarget):
                 "not support bfloat16. Copy the weights to a float32 model. Received: a model that computes in bfloat16"
             )
         self.check_precisions(dtype)
+        if INT4 in (self.precisions or ()) and not isinstance(pipeline.model, CausalLanguageModel):
+            raise ArgumentError(
+                f"{{precisions}} must be without {INT4!r} unless the model is a decoder-only language model, such as "
+                f"GPT, Llama or Gemma. Received: {{precisions=}}, a {type(pipeline.model).__name__}",
+                precisions=self.precisions,
+            )
         conversion.check_packages()
         if self.text_graph:
             text_graphs.check(pipeline)
@@ -78,9 +87,9 @@ class Onnx(ExportTarget):
         configs = optimum.configurations(pipeline)
         dtype = pipeline.model.compute_dtype
         if left_out is not None and dtype != FLOAT32:
-            left_out |= dict.fromkeys(CONVERTED, f"the model computes in {dtype}")
+            left_out |= dict.fromkeys(BY_DEFAULT, f"the model computes in {dtype}")
         for name, graph in pipeline.onnx_graphs().items():
-            converted = (self.precisions or CONVERTED) if name == (loop or MODEL) else ()
+            converted = (self.precisions or BY_DEFAULT) if name == (loop or MODEL) else ()
             folders = {
                 precision: folder / precision
                 for precision in converted
@@ -149,11 +158,13 @@ def onnx(
     Args:
         pipeline: a pipeline of `pipelines`.
         folder: the export's folder; the graphs are written to `folder/onnx`.
-        precisions: "float32" and optionally "float16", for GPUs, and "int8" (weights and activations of matrix
-            multiplications), for CPUs. The graph that `keras_transformer_serving.load` runs, the generation loop or
-            `model.onnx`, is also written in these precisions, to `folder/onnx/float16` and `folder/onnx/int8`. Their
-            outputs must be close to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`). With None, the
-            export has those of them that are; the manifest says why others are left out.
+        precisions: "float32" and optionally "float16", for GPUs, "int8" (weights and activations of matrix
+            multiplications), for CPUs, and for decoder-only language models "int4" (weights of matrix multiplications
+            in blocks of 4 bits, embeddings and output matrices in 8), for CPUs. The graph that
+            `keras_transformer_serving.load` runs, the generation loop or `model.onnx`, is also written in these
+            precisions, to `folder/onnx/float16`, `folder/onnx/int8` and `folder/onnx/int4`. Their outputs must be close
+            to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`). With None, the export has float16 and
+            int8 if they are; the manifest says why one is left out.
         texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
             pipelines are compared on random ids, images or graphs.
         text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
@@ -173,7 +184,7 @@ def onnx(
         BlockingIOError: if another export writes to `folder`.
         FileExistsError: if `folder/onnx` exists already.
         ImportError: if a package of the extra "onnx" is not installed.
-        ParityError: if an output differs; in float16 and int8, if outputs differ too much.
+        ParityError: if an output differs; in other precisions, if outputs differ too much.
         ValueError: if an argument is invalid, or ONNX does not support an operation of the model.
 
     Example:
