@@ -9,16 +9,19 @@ import typing
 def create_layers_quickly(patch):
     """Create layers in half of the time.
 
-    New attributes raise no exceptions in Keras and TensorFlow, and signatures are read once. Keras stores the names of
-    attributes that are not saved under another key than it looks up, so that it would create a layer for each layer
-    that it saves or loads.
+    New attributes raise no exceptions in Keras and TensorFlow, plain values are not tracked, and signatures are read
+    once. Keras stores the names of attributes that are not saved under another key than it looks up, so that it would
+    create a layer for each layer that it saves or loads.
     """
     from keras.src.backend.tensorflow import trackable
+    from keras.src.layers import layer
     from keras.src.ops import operation
     from keras.src.saving import saving_lib
     from tensorflow.python.trackable import autotrackable, data_structures
 
     missing = object()
+    plain = {bool, bytes, float, int, str, types.FunctionType, type(None)}
+    set_layer_attribute = layer.Layer.__setattr__
 
     def set_attribute(self, name, value):
         if getattr(self, name, missing) is value:
@@ -28,12 +31,19 @@ def create_layers_quickly(patch):
                 value = module.sticky_attribute_assignment(trackable=self, value=value, name=name)
         super(autotrackable.AutoTrackable, self).__setattr__(name, value)
 
+    def set_attribute_of_layer(self, name, value):
+        if type(value) in plain and "_tracker" in self.__dict__:
+            object.__setattr__(self, name, value)
+        else:
+            set_layer_attribute(self, name, value)
+
     signatures = types.SimpleNamespace(
         Parameter=inspect.Parameter,
         signature=functools.cache(inspect.signature),
         getfullargspec=functools.cache(inspect.getfullargspec),
     )
     patch.setattr(trackable.KerasAutoTrackable, "__setattr__", set_attribute)
+    patch.setattr(layer.Layer, "__setattr__", set_attribute_of_layer)
     patch.setattr(operation, "inspect", signatures)
     patch.setattr(saving_lib, "get_attr_skipset", functools.cache(saving_lib.get_attr_skipset))
 

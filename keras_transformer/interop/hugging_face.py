@@ -56,6 +56,7 @@ _ADAPTER = "adapter_config.json"  # `transformers` adds its weights to the model
 PRECISIONS = ("float32", "float16", "bfloat16", INT8)
 
 _SHOWN = 5
+_FREED_AT_ONCE = 16 << 20  # bytes; to trim memory takes longer than to read a small tensor
 _PAD_TOKEN_OF_BERT = "[PAD]"
 _PAD_ID_OF_XLM_ROBERTA = 1
 
@@ -170,10 +171,15 @@ def read_model(
     _check(folder, architecture, parameters, tensors)
     warn_of_unknown(folder / CONFIG, config, architecture.keys)  # of a folder without errors
     memory.trim()  # initializers leave free memory in parts
-    scales = scales_of(model)
+    scales, freed = scales_of(model), 0
     for name, parameter in parameters.items():
-        parameter.read(tensors[name].read(), scales)
-        memory.trim()
+        values = tensors[name].read()
+        parameter.read(values, scales)
+        freed += values.nbytes
+        del values
+        if freed >= _FREED_AT_ONCE:
+            memory.trim()
+            freed = 0
     return model
 
 
