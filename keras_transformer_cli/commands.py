@@ -32,6 +32,7 @@ from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _FORMATS, _TRANSFORMERS = ("saved_model", "onnx"), "transformers"
+_KNOWN_FORMATS = (*_FORMATS, "ctranslate2")
 _DISTRIBUTION = "keras-transformer-core"
 _MOST_CHARACTERS = 200  # of an error of a library
 _FILES = (*training.FILE_FORMAT, "on_error")  # options of the files of `evaluate`
@@ -222,10 +223,10 @@ def _export(options: argparse.Namespace) -> None:
         )
     targets, precisions = tuple(dict.fromkeys(options.formats or _FORMATS)), conversion.precisions_of(options)
     for name in targets:
-        check_one_of((*_FORMATS, *_other_formats()), formats=name)
-    if precisions and "onnx" not in targets:
+        check_one_of((*_KNOWN_FORMATS, *_other_formats()), formats=name)
+    if precisions and not {*targets} - {"saved_model"}:
         raise ValueError(
-            "`--precisions` requires the format onnx. "
+            "`--precisions` requires the format onnx or ctranslate2. "
             f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(targets)}"
         )
     parts = [name for name in targets if name != "saved_model"]
@@ -369,15 +370,15 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     average.add_argument("path", help="a pipeline, or a training run")
     average.add_argument("weights", nargs="+", help="files written by save_weights or a checkpoint callback")
     average.add_argument("--output", required=True, metavar="FOLDER", help="a new folder for the pipeline")
-    export = command("export", _export, "write a pipeline as SavedModel and ONNX")
+    export = command("export", _export, "write a pipeline as SavedModel, ONNX or CTranslate2")
     export.add_argument("path", help="a pipeline, or a training run")
     export.add_argument("folder", help="the folder of the export")
     export.add_argument(
         "--formats",
         nargs="+",
         metavar="FORMAT",
-        help=f"default: {' and '.join(_FORMATS)}; {_TRANSFORMERS} alone writes a folder of `transformers`; "
-        "packages can add others",
+        help=f"{', '.join(_KNOWN_FORMATS)}; default: {' and '.join(_FORMATS)}; {_TRANSFORMERS} alone writes a folder "
+        "of `transformers`; packages can add others",
     )
     export.add_argument(
         "--tokenizer",

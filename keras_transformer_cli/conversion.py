@@ -66,8 +66,8 @@ def add_precisions(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=_precisions,
         metavar="PRECISION",
-        help="precisions of ONNX graphs: float32, and float16 for GPUs, int8 for CPUs or int4 for language models on "
-        "CPUs; default: float32, and float16 and int8 if they are close enough to the model",
+        help="precisions of ONNX and CTranslate2: float32, and float16 for GPUs, int8 for CPUs or with ONNX int4 for "
+        "language models on CPUs; default: float32, and float16 and int8 if they are close enough to the model",
     )
 
 

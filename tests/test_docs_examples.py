@@ -75,6 +75,7 @@ WITHOUT = {
             "Bundle",
             "FillMask",
             "Graphs",
+            "ServedCTranslate2",
             "ServedOnnx",
             "QuestionAnswering",
             "Sessions",

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import keras_transformer_serving as serving
+
 
 def table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of signatures or graphs, their inputs and outputs."""
@@ -14,6 +16,16 @@ def table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
         inputs = _tensors(tensors["inputs"], tensors["defaults"])
         yield f"| `{name}` | {inputs} | {_tensors(tensors['outputs'])} |"
     yield "\nSizes with a name, or ?, are dynamic. `{i}` is the index of a layer. Inputs with a value are optional.\n"
+
+
+def call(pipeline: Any, report: Mapping[str, Any]) -> str:
+    """Return a call of an export that generates, in Python, with an input that was compared, and its output."""
+    example, output = (
+        json.dumps(report["examples"][name][:1], ensure_ascii=False) for name in ("texts", "answers")
+    )
+    if serving.reads_text(pipeline.export_config()):
+        return f"model({example})  # {output}"
+    return f'model.generate({example})["ids"]'
 
 
 def outputs(reports: Mapping[str, Any]) -> dict[str, Any]:

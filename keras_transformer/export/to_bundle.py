@@ -7,7 +7,10 @@ from typing import Any
 
 from keras_transformer.export.targets import ExportTarget
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_onnx.target import Onnx as Onnx  # registered by its name, as is SavedModel
+from keras_transformer.export.to_ctranslate2 import (
+    CTranslate2 as CTranslate2,
+)  # registered by its name, as others
+from keras_transformer.export.to_onnx.target import Onnx as Onnx
 from keras_transformer.export.to_saved_model import SavedModel as SavedModel
 from keras_transformer.export.writing import write_parts
 from keras_transformer_serving import files

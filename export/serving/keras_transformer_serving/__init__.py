@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer_serving.bundle import Bundle as Bundle
+from keras_transformer_serving.ctranslate2_target import ServedCTranslate2 as ServedCTranslate2
 from keras_transformer_serving.generation import Alignment as Alignment
 from keras_transformer_serving.generation import Answer as Answer
 from keras_transformer_serving.generation import ExportedEngine as ExportedEngine
@@ -57,6 +58,7 @@ __all__ = [
     "QuestionAnswering",
     "RankedText",
     "Reranking",
+    "ServedCTranslate2",
     "ServedTarget",
     "Sessions",
     "SpeechToText",

@@ -212,9 +212,7 @@ def _python(pipeline: Any, report: Mapping[str, Any], specs: Mapping[str, Any]) 
     numpy = "" if texts or pipeline.generates else "import numpy\n"
     yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
     if pipeline.generates:
-        example = json.dumps(report["examples"]["texts"][:1], ensure_ascii=False)
-        output = json.dumps(report["examples"]["answers"][:1], ensure_ascii=False)
-        yield f"model({example})  # {output}" if texts else f'model.generate({example})["ids"]'
+        yield card.call(pipeline, report)
     elif texts:
         # Each text is in a list; the labels of a text are one.
         columns = (column[:1].tolist() for column in pipeline.example_inputs()[DEFAULT][0].values())

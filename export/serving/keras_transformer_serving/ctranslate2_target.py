@@ -1,0 +1,382 @@
+"""The models of CTranslate2 of an export, run by it."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from keras_transformer_serving.generation import (
+    GENERATE,
+    SCORE,
+    ExportedEngine,
+    Generated,
+    Scored,
+    Source,
+    Token,
+)
+from keras_transformer_serving.graph_files import FLOAT32, check_precision
+from keras_transformer_serving.jobs import Method
+from keras_transformer_serving.part_files import PartFiles
+from keras_transformer_serving.sessions import num_cores
+from keras_transformer_serving.targets import EngineOptions, ServedTarget
+
+CTRANSLATE2 = "ctranslate2"
+_MIN_NEW_TOKENS, _END_TOKENS = "MinNewTokens", "EndTokens"
+_NOT_EARLY = 1 + 1e-3  # a patience with which CTranslate2 does not stop before all beams are finished
+
+
+def ctranslate2_package() -> Any:
+    """Return the package.
+
+    Raises:
+        ImportError: if it is not installed, or too old.
+    """
+    message = "CTranslate2 4.8 or later is needed, of the extra [ctranslate2]: pip install ctranslate2"
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError(f"{message}. Received: {error}") from error
+    if tuple(map(int, ctranslate2.__version__.split(".")[:2])) < (4, 8):
+        raise ImportError(f"{message}. Received: version {ctranslate2.__version__}")
+    return ctranslate2
+
+
+class ServedCTranslate2(ServedTarget):
+    """CTranslate2."""
+
+    name = CTRANSLATE2
+    options = ("precision", "threads", "workers")
+
+    @classmethod
+    def engine(cls, files: PartFiles, config: dict[str, Any], options: EngineOptions) -> "CTranslate2Engine":
+        """Return the model of a precision as an engine."""
+        return CTranslate2Engine(files, config, options)
+
+    @classmethod
+    def size(cls, sizes: Mapping[str, int], options: EngineOptions) -> int:
+        """Return the number of bytes of the model of a precision."""
+        return sizes[_file("model.bin", options.precision)]
+
+
+def _file(name: str, precision: str) -> str:
+    return name if precision == FLOAT32 else f"{precision}/{name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The search of a pipeline in the terms of CTranslate2.
+
+    CTranslate2 sums log-probabilities; hypotheses are ranked here, by the pipeline's length penalty.
+
+    Attributes:
+        num_beams: the number of beams, 1 for greedy search.
+        num_return: the number of hypotheses.
+        alpha: the exponent of the length penalty.
+        normalization: "gnmt" or "length"; see `Beam`.
+        early_stopping: when beam search stops.
+        minimum: the number of tokens before an end token.
+    """
+
+    num_beams: int = 1
+    num_return: int = 1
+    alpha: float = 0.0
+    normalization: str = "length"
+    early_stopping: bool | str = True
+    minimum: int = 0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return the search of an export's settings.
+
+        Raises:
+            ValueError: if CTranslate2 does not have the sampler, one of its settings, or a constraint.
+        """
+        sampler, constraints = config["generation"], config.get("constraints", [])
+        is_greedy = sampler["sampler"] == "greedy"
+        known = (_END_TOKENS, _MIN_NEW_TOKENS) if is_greedy else (_END_TOKENS,)
+        for constraint in constraints:
+            if constraint["constraint"] not in known:
+                kind = "greedy" if is_greedy else "beam"
+                raise ValueError(
+                    f"`constraints` must be among {', '.join(known)} for {kind} search in CTranslate2. "
+                    f"Received: {constraint['constraint']}"
+                )
+        counts = [each["count"] for each in constraints if each["constraint"] == _MIN_NEW_TOKENS]
+        if is_greedy:
+            return cls(minimum=max(counts, default=0))
+        if sampler["sampler"] != "beam":
+            raise ValueError(
+                f"`sampler` must be greedy or beam search for CTranslate2. Received: {sampler['sampler']!r}"
+            )
+        alpha, stopping = sampler["length_penalty"], sampler["early_stopping"]
+        if sampler["diversity"]:
+            raise ValueError(
+                f"`diversity` must be 0 for CTranslate2. Received: diversity={sampler['diversity']}"
+            )
+        if stopping == "heuristic" or (
+            stopping == "num_beams" and alpha and sampler["normalization"] != "length"
+        ):
+            raise ValueError(
+                '`early_stopping` must be True, False, or "num_beams" with normalization="length" for CTranslate2. '
+                f"Received: early_stopping={stopping!r}, normalization={sampler['normalization']!r}"
+            )
+        return cls(sampler["num_beams"], sampler["num_return"], alpha, sampler["normalization"], stopping)
+
+    def arguments(self, limit: int) -> dict[str, Any]:
+        """Return the arguments of a search for at most `limit` tokens."""
+        beams = self.num_beams
+        if beams == 1 or (not self.alpha and self.num_return == 1 and self.early_stopping != "num_beams"):
+            # No penalty: the first hypothesis that ends as the best of the beam is the best.
+            return {"beam_size": beams, "length_penalty": 0}
+        if self.early_stopping == "num_beams":
+            # Of more than `num_beams` hypotheses, CTranslate2 returns the best by its own penalty.
+            patience = 1 if self.alpha else _NOT_EARLY
+            return {
+                "beam_size": beams,
+                "num_hypotheses": beams,
+                "patience": patience,
+                "length_penalty": self.alpha,
+            }
+        # All hypotheses up to the limit.
+        return {
+            "beam_size": beams,
+            "num_hypotheses": beams * limit,
+            "patience": limit * _NOT_EARLY,
+            "length_penalty": 0,
+        }
+
+    def ranked(self, lengths: Sequence[int], scores: Sequence[float]) -> list[tuple[int, float]]:
+        """Return the indices and the log-probabilities of the best hypotheses.
+
+        Args:
+            lengths: the numbers of tokens, with those of end tokens.
+            scores: CTranslate2's scores.
+        """
+        sizes = np.maximum(np.array(lengths, np.float64), 1)
+        sums = np.array(scores, np.float64)
+        if self.early_stopping == "num_beams" and self.num_beams > 1:
+            sums = sums * sizes**self.alpha
+        base = sizes if self.normalization == "length" else (5 + sizes) / 6
+        order = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
+        return [(int(place), float(sums[place])) for place in order]
+
+
+class CTranslate2Engine(ExportedEngine):
+    """Generation by CTranslate2: a `GenerationEngine`.
+
+    Its tokens are ids as strings, in place of the pieces of the vocabulary's file, which need not be unique.
+
+    Args:
+        files: the files of the part.
+        config: the export's settings.
+        options: how it computes.
+
+    Raises:
+        ImportError: if CTranslate2 is not installed.
+        ValueError: if the export lacks the precision, or `threads` is no positive integer.
+    """
+
+    def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:
+        super().__init__(config)
+        package = ctranslate2_package()
+        check_precision(files, options.precision)
+        threads, workers = options.threads, options.workers
+        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+            raise ValueError(f"`threads` must be a positive integer or None. Received: threads={threads!r}")
+        threads = threads or max(num_cores() // workers, 1)
+        self.search = Search.of(config)
+        # Tokens that are left out change the probabilities of the others, and with them the scores of beams.
+        is_greedy = self.search.num_beams == 1
+        self.options = ("max_new_tokens", "min_new_tokens") if is_greedy else ("max_new_tokens",)
+        self.methods = {GENERATE: self._generated, SCORE: self._scored}
+        is_decoder = self.start_id is None
+        tokens = json.dumps([str(id_) for id_ in range(self.vocabulary_size)]).encode()
+        settings = json.loads(files.content(_file("config.json", options.precision)))
+        for role in ("bos_token", "unk_token", "eos_token"):
+            settings[role] = str(self.end_id)
+        content = {"model.bin": files.content(_file("model.bin", options.precision))}
+        if is_decoder:
+            content["vocabulary.json"] = tokens
+        else:
+            content["shared_vocabulary.json"] = tokens
+            settings |= {"decoder_start_token": None, "add_source_bos": False, "add_source_eos": False}
+        content["config.json"] = json.dumps(settings).encode()
+        device = "cuda" if package.get_cuda_device_count() else "cpu"
+        # A CPU computes float16 weights in float32.
+        is_supported = options.precision in package.get_supported_compute_types(device)
+        self._model = (package.Generator if is_decoder else package.Translator)(
+            CTRANSLATE2,
+            device,
+            compute_type=options.precision if is_supported else FLOAT32,
+            intra_threads=threads,
+            inter_threads=max(workers, num_cores() // threads),
+            files=content,
+        )
+        self.device = device
+        self._workers = workers
+        never = {id_ for id_ in (self.pad_id, self.start_id) if id_ is not None} - {self.end_id}
+        self._common: dict[str, Any] = {
+            "end_token": [str(id_) for id_ in sorted(self.end_ids)],
+            "suppress_sequences": [[str(id_)] for id_ in sorted(never)] or None,
+        }
+
+    @property
+    def needed_to_stream(self) -> str:
+        """The requirement of generation token by token that is not met, "" for none."""
+        if self.search.num_beams == 1:
+            return ""
+        return f"greedy search. Received: the sampler {self.sampler['sampler']!r}"
+
+    def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the results of a method for several batches, as many at the same time as there are workers."""
+        if self._workers == 1 or len(batches) < 2:
+            return super().map(method, batches)
+        with concurrent.futures.ThreadPoolExecutor(self._workers) as pool:
+            return [*pool.map(method, batches)]
+
+    def tokens(self, source: Source) -> Iterator[Token]:
+        """Generate token by token, up to an end token, the tokens that "generate" generates."""
+        limit, minimum = self._limits(source)
+        if not source.ids or not limit:
+            return
+        if self.start_id is None:
+            results = self._model.generate_tokens(
+                _words(source.ids), max_length=limit, min_length=minimum, **self._common
+            )
+            skipped = 0
+        else:
+            skipped = len(source.prefix_ids)
+            results = self._model.generate_tokens(
+                _words(source.ids),
+                self._target(source),
+                max_decoding_length=limit + skipped,
+                min_decoding_length=minimum + skipped,
+                max_input_length=0,
+                **self._common,
+            )
+        for result in results:
+            if skipped:
+                skipped -= 1
+                continue
+            yield Token(result.token_id)
+            if result.token_id in self.end_ids:
+                break
+        results.close()
+
+    def _limits(self, source: Source) -> tuple[int, int]:
+        """Return the maximum and the minimum number of new tokens."""
+        limit = source.options.get("max_new_tokens", self.max_new_tokens)
+        minimum = max(source.options.get("min_new_tokens", 0), self.search.minimum)
+        return limit, min(minimum, limit)
+
+    def _generated(self, batch: Sequence[Source]) -> list[Generated]:
+        """Return the hypotheses of a batch of sources, those of equal limits together.
+
+        So are prompts of equal lengths: of longer ones, CTranslate2 would read the last tokens one by one.
+        """
+        groups = collections.defaultdict[Any, list[int]](list)
+        found: dict[int, Generated] = {}
+        for place, source in enumerate(batch):
+            if source.ids:
+                prompt = len(source.ids) if self.start_id is None else 0
+                groups[*self._limits(source), len(source.prefix_ids), prompt].append(place)
+            else:
+                found[place] = self._padded([], [])
+        for (limit, minimum, prefix, _), places in groups.items():
+            hypotheses = self._hypotheses([batch[place] for place in places], limit, minimum, prefix)
+            found |= dict(zip(places, hypotheses, strict=True))
+        return [found[place] for place in range(len(batch))]
+
+    def _hypotheses(
+        self, sources: Sequence[Source], limit: int, minimum: int, prefix: int
+    ) -> list[Generated]:
+        """Return the hypotheses of sources of equal limits, whose prefixes have `prefix` tokens."""
+        arguments = {
+            **self._common,
+            **self.search.arguments(limit),
+            "return_scores": True,
+            "return_end_token": True,
+        }
+        words = [_words(source.ids) for source in sources]
+        if self.start_id is None:
+            results = self._model.generate_batch(
+                words, max_length=limit, min_length=minimum, include_prompt_in_result=False, **arguments
+            )
+            sequences = [result.sequences for result in results]
+        else:
+            results = self._model.translate_batch(
+                words,
+                [self._target(source) for source in sources],
+                max_decoding_length=limit + prefix,
+                min_decoding_length=minimum + prefix,
+                max_input_length=0,
+                **arguments,
+            )
+            sequences = [result.hypotheses for result in results]
+        found = []
+        for result, of_row in zip(results, sequences, strict=True):
+            ids = [[int(word) for word in hypothesis[prefix:]] for hypothesis in of_row]
+            best = self.search.ranked([*map(len, ids)], result.scores)
+            found.append(self._padded([ids[place] for place, _ in best], [score for _, score in best]))
+        if minimum:  # the probabilities of end tokens were left out
+            scored = [
+                Scored(source, row.ids[0, : row.lengths[0]].tolist())
+                for source, row in zip(sources, found, strict=True)
+            ]
+            for row, scores in zip(found, self._scored(scored), strict=True):
+                row.scores[0] = scores.sum()
+        return found
+
+    def _padded(self, rows: Sequence[Sequence[int]], scores: Sequence[float]) -> Generated:
+        """Return hypotheses, of which there may be fewer than are returned."""
+        count = self.num_return
+        ids = np.full((count, self.max_new_tokens), self.padding_value, np.int32)
+        lengths, sums = np.zeros(count, np.int32), np.full(count, -np.inf, np.float32)
+        for place, (row, score) in enumerate(zip(rows, scores, strict=True)):
+            ids[place, : len(row)], lengths[place], sums[place] = row, len(row), score
+        if not rows:
+            sums[0] = 0
+        return Generated(ids, lengths, sums)
+
+    def _scored(self, batch: Sequence[Scored]) -> list[np.ndarray]:
+        """Return the log-probabilities (T,) of the targets of a batch."""
+        if any(each.mask is not None for each in batch):
+            raise ValueError(
+                "`attributions` needs an engine that hides source tokens, such as 'onnx'. Received: CTranslate2"
+            )
+        skipped = []
+        if self.start_id is None:
+            rows = [_words([*each.source.ids, *self._without_end(each.target_ids)]) for each in batch]
+            results = self._model.score_batch(rows, max_input_length=0)
+            skipped = [len(each.source.ids) - 1 for each in batch]
+        else:
+            targets = [
+                [*self._target(each.source), *_words(self._without_end(each.target_ids))] for each in batch
+            ]
+            results = self._model.score_batch(
+                [_words(each.source.ids) for each in batch], targets, max_input_length=0
+            )
+            skipped = [len(each.source.prefix_ids) for each in batch]
+        return [
+            np.array(result.log_probs[first : first + len(each.target_ids)], np.float32)
+            for result, each, first in zip(results, batch, skipped, strict=True)
+        ]
+
+    def _without_end(self, target_ids: Sequence[int]) -> Sequence[int]:
+        """Return a target without its end token, which CTranslate2 adds."""
+        ends = bool(target_ids) and target_ids[-1] == self.end_id
+        return target_ids[:-1] if ends else target_ids
+
+    def _target(self, source: Source) -> list[str]:
+        """Return the start token and the prefix of a source."""
+        start = self.start_id if source.start_id is None else source.start_id
+        assert start is not None  # of an encoder–decoder
+        return _words([start, *source.prefix_ids])
+
+
+def _words(ids: Sequence[int]) -> list[str]:
+    return [str(int(id_)) for id_ in ids]
