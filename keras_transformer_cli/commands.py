@@ -32,7 +32,8 @@ from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _FORMATS, _TRANSFORMERS = ("saved_model", "onnx"), "transformers"
-_KNOWN_FORMATS = (*_FORMATS, "ctranslate2")
+_WITH_PRECISIONS = ("onnx", "ctranslate2", "litert")
+_KNOWN_FORMATS = ("saved_model", *_WITH_PRECISIONS)
 _DISTRIBUTION = "keras-transformer-core"
 _MOST_CHARACTERS = 200  # of an error of a library
 _FILES = (*training.FILE_FORMAT, "on_error")  # options of the files of `evaluate`
@@ -226,7 +227,7 @@ def _export(options: argparse.Namespace) -> None:
         check_one_of((*_KNOWN_FORMATS, *_other_formats()), formats=name)
     if precisions and not {*targets} - {"saved_model"}:
         raise ValueError(
-            "`--precisions` requires the format onnx or ctranslate2. "
+            f"`--precisions` requires the format {' or '.join(_WITH_PRECISIONS)}. "
             f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(targets)}"
         )
     parts = [name for name in targets if name != "saved_model"]

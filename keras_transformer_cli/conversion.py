@@ -60,14 +60,14 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the precisions of ONNX graphs, which `precisions_of` reads."""
+    """Add the option for the precisions of formats besides SavedModel, which `precisions_of` reads."""
     parser.add_argument(
         "--precisions",
         nargs="+",
         type=_precisions,
         metavar="PRECISION",
-        help="precisions of ONNX and CTranslate2: float32, and float16 for GPUs, int8 for CPUs or with ONNX int4 for "
-        "language models on CPUs; default: float32, and float16 and int8 if they are close enough to the model",
+        help="precisions of each format but saved_model: float32, and float16 for GPUs, int8 for CPUs or, with onnx, "
+        "int4 for language models on CPUs; default: float32, and float16 and int8 if they are close to the model",
     )
 
 

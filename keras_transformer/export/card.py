@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.tasks import DEFAULT
 
 
 def table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
@@ -26,6 +27,24 @@ def call(pipeline: Any, report: Mapping[str, Any]) -> str:
     if serving.reads_text(pipeline.export_config()):
         return f"model({example})  # {output}"
     return f'model.generate({example})["ids"]'
+
+
+def forward_call(pipeline: Any, tensors: Mapping[str, Any]) -> str:
+    """Return a call of an export of a pipeline that runs its model once, in Python.
+
+    Args:
+        pipeline: the pipeline.
+        tensors: the "inputs" of its graph, which a call takes if the pipeline does not read texts.
+    """
+    config = pipeline.export_config()
+    if serving.reads_text(config):
+        # Each text is in a list; the labels of a text are one.
+        columns = (column[:1].tolist() for column in pipeline.example_inputs()[DEFAULT][0].values())
+        rows = (column[0] if isinstance(column[0], list) else column for column in columns)
+        return f"model({', '.join(json.dumps(row, ensure_ascii=False) for row in rows)})"
+    required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}
+    inputs = (f"{key}={_array(key, *spec)}" for key, spec in tensors["inputs"].items() if key in required)
+    return f"model.run({', '.join(inputs)})"
 
 
 def outputs(reports: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,3 +73,9 @@ def _tensors(specs: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProx
 
 def _sizes(shape: list[Any]) -> str:
     return ", ".join("?" if size is None else str(size) for size in shape)
+
+
+def _array(name: str, dtype: str, shape: list[Any]) -> str:
+    """Return a Python expression of an array with one row."""
+    sizes = tuple(size if isinstance(size, int) else 1 for size in shape)
+    return f'numpy.{"ones" if name == "input_ids" else "zeros"}({sizes}, "{dtype}")'

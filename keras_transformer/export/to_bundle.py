@@ -7,9 +7,10 @@ from typing import Any
 
 from keras_transformer.export.targets import ExportTarget
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_ctranslate2 import (
-    CTranslate2 as CTranslate2,
-)  # registered by its name, as others
+
+# Each is registered by its name.
+from keras_transformer.export.to_ctranslate2 import CTranslate2 as CTranslate2
+from keras_transformer.export.to_litert import LiteRt as LiteRt
 from keras_transformer.export.to_onnx.target import Onnx as Onnx
 from keras_transformer.export.to_saved_model import SavedModel as SavedModel
 from keras_transformer.export.writing import write_parts
@@ -40,10 +41,10 @@ def bundle(
     Args:
         pipeline: a pipeline of `pipelines`.
         folder: the export's folder.
-        targets: what to write: "saved_model", "onnx", "ctranslate2", or other names of `ExportTarget`s, or such
-            objects.
-        precisions: the precisions of "onnx" and "ctranslate2"; see `onnx`. By default float32, and those of float16 and
-            int8 that are close enough to the pipeline.
+        targets: what to write: "saved_model", "onnx", "ctranslate2", "litert", or other names of `ExportTarget`s, or
+            such objects.
+        precisions: the precisions of targets other than "saved_model"; see `onnx`. By default float32, and those of
+            float16 and int8 that are close enough to the pipeline.
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
         texts: texts to compare the pipeline and its export on; see `saved_model`.

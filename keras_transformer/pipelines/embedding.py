@@ -155,7 +155,7 @@ class Embedding(EmbeddingTask, TextPipeline):
             pooled = pool(self.encoder, hidden, inputs, self.pooling)
         if self.truncate_dim is not None:
             pooled = pooled[:, : self.truncate_dim]
-        embedding = keras.ops.normalize(pooled) if self.normalize else pooled
+        embedding = _normalized(pooled) if self.normalize else pooled
         return {"last_hidden_state": hidden, "pooled": pooled, "sentence_embedding": embedding}
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
@@ -208,3 +208,9 @@ def _checked_prompts(prompts: Any, default_prompt_name: Any) -> dict[str, str]:
     if default_prompt_name is not None:
         check_one_of(list(prompts), default_prompt_name=default_prompt_name)
     return dict(prompts)
+
+
+def _normalized(vectors: Tensor) -> Tensor:
+    """Divide vectors by their norms; one of zeros stays as it is, also where 1/√0 is not ∞, as in LiteRT."""
+    norms = keras.ops.sqrt(keras.ops.sum(keras.ops.square(vectors), axis=-1, keepdims=True))
+    return vectors / keras.ops.where(norms == 0, keras.ops.ones_like(norms), norms)

@@ -160,7 +160,7 @@ def test_manifests_say_why_precisions_are_left_out(tmp_path):
     content = manifest.sealed({}, {}, None, left_out={"int8": "mean cosine is 0.84"})
     files.write_json(tmp_path / "manifest.json", content)
     it = serving.Bundle(tmp_path)
-    assert it.left_out == {"int8": "mean cosine is 0.84"}
+    assert it.left_out("onnx") == {"int8": "mean cosine is 0.84"}
     with pytest.raises(
         ValueError, match="float32. .*'int8', which was left out at export: mean cosine is 0.84"
     ):
@@ -194,7 +194,7 @@ def test_a_precision_that_falls_short_is_left_out_unless_it_is_named(tmp_path, m
         ):
             load(folder, precision="int8")
     export.saved_model(pipeline, folder, version=2)
-    assert serving.Bundle(folder).left_out == {"int8": reason}  # after another part, too
+    assert serving.Bundle(folder).left_out("onnx") == {"int8": reason}  # after another part, too
     with pytest.raises(ParityError, match=f"Received: int8, whose {pattern}"):
         export.onnx(pipeline, tmp_path / "named", precisions=("float32", "int8"))
     assert not (tmp_path / "named").exists()

@@ -22,7 +22,7 @@ LIMITS = {"float32": (1e-4, 1), "float16": (0.01, 0.95), "int8": (0.15, 0.7)}
 LARGE = {"num_layers": 2, "num_heads": 4, "model_dim": 64, "hidden_dim": 256}
 
 
-def each_pipeline():
+def each_pipeline(sizes=("small", "large", "external data")):
     """Return a row of each pipeline and those of other kinds of generation, in each size."""
     cases = {
         name: case for name, (case, _) in rows.PIPELINES.items() if "," not in name or name in rows.GENERATING
@@ -35,7 +35,7 @@ def each_pipeline():
             marks=[] if (name, size) == ("image", "small") else pytest.mark.slow,
         )
         for name, case in cases.items()
-        for size in ("small", "large", "external data")
+        for size in sizes
     ]
 
 
@@ -62,6 +62,32 @@ def test_each_precision_answers_as_the_model(case, size, tmp_path):
     assert_close = assert_ids_are_close if pipeline.generates else assert_tensors_are_close
     for precision, limits in LIMITS.items():
         assert_close(pipeline, serving.load(tmp_path / "it", precision=precision), case, limits)
+
+
+# Their features are computed in float64, which LiteRT's operations do not take.
+WITHOUT_LITERT = ("speech", "transcription")
+
+
+@pytest.mark.parametrize(("case", "size"), each_pipeline(("small", "large")))
+def test_each_precision_of_litert_answers_as_the_model(case, size, tmp_path, request):
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    name = request.node.callspec.id
+    with sizes(size):
+        pipeline = case.make()
+        randomise(pipeline.model, 2 * rows.SIZES["model_dim"] ** -0.5)
+        arguments = {"targets": ["litert"], "say": lambda line: None}
+        if pipeline.generates or name.startswith(WITHOUT_LITERT):
+            with pytest.raises(ValueError, match="must not generate for LiteRT|operations LiteRT has"):
+                export.bundle(pipeline, tmp_path / "it", **arguments)
+            assert not (tmp_path / "it").exists()
+            return
+        export.bundle(pipeline, tmp_path / "it", **arguments)
+    left_out = serving.Bundle(tmp_path / "it").left_out("litert")
+    assert left_out.keys() <= {"int8"}
+    for precision, limits in LIMITS.items():
+        if precision not in left_out:
+            served = serving.load(tmp_path / "it", precision=precision)
+            assert_tensors_are_close(pipeline, served, case, limits)
 
 
 def operations(folder):

@@ -14,6 +14,7 @@ from keras_transformer_serving.generation import Generation as Generation
 from keras_transformer_serving.generation import uniform_noise as uniform_noise
 from keras_transformer_serving.graph_files import FLOAT32
 from keras_transformer_serving.graphs import Graphs as Graphs
+from keras_transformer_serving.litert_target import ServedLiteRt as ServedLiteRt
 from keras_transformer_serving.model import Model as Model
 from keras_transformer_serving.onnx_target import ServedOnnx as ServedOnnx
 from keras_transformer_serving.parity import ParityError as ParityError

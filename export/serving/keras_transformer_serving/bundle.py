@@ -78,11 +78,14 @@ class Bundle:
         reports = json.loads(self.read(PARITY))  # of an interrupted part, too
         return {part: report for part, report in reports.items() if _has_part(self.manifest, part)}
 
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Why precisions are missing that were not close enough to the model, by name."""
-        reasons: dict[str, str] = self.manifest.get("left_out", {})
-        return reasons
+    def left_out(self, part: str) -> dict[str, str]:
+        """Return why precisions of a part are missing that were not close enough to the model, by name."""
+        start = _left_out_name(part, "")
+        return {
+            name.removeprefix(start): reason
+            for name, reason in self.manifest.get("left_out", {}).items()
+            if name.startswith(start) and "/" not in name.removeprefix(start)
+        }
 
     @property
     def tokenizer_model(self) -> bytes:
@@ -318,11 +321,20 @@ def new_parts(
             write_derived(new, reports)
             files.write_json(new / PARITY, reports)
             old = current.manifest["files"] if current else {}
-            left_out = reports.get(ONNX, {}).get("left_out")
+            left_out = {
+                _left_out_name(part, precision): reason
+                for part, report in reports.items()
+                for precision, reason in report.get("left_out", {}).items()
+            }
             _commit(folder, work, old, versions, signature_key, source, left_out)
         finally:
             with contextlib.suppress(OSError):  # left for the next export
                 _roll_back(folder, work)
+
+
+def _left_out_name(part: str, precision: str) -> str:
+    """Return the name of a precision of a part in the manifest's `left_out`."""
+    return precision if part == ONNX else f"{part}/{precision}"
 
 
 def _commit(
@@ -332,7 +344,7 @@ def _commit(
     versions: Mapping[str, str | None],
     signature_key: bytes | None,
     source: Mapping[str, Any] | None,
-    left_out: Mapping[str, str] | None,
+    left_out: Mapping[str, str],
 ) -> None:
     """Add the files in the working folder to an export with these `old` files, some of which they may replace."""
     staged, replaced = work / _STAGED, work / _REPLACED

@@ -21,7 +21,7 @@ _DTYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float32",
 }
-_OPTIONAL = ("attention_mask", "token_type_ids")
+OPTIONAL = ("attention_mask", "token_type_ids")
 
 
 class ForwardEngine(Protocol):
@@ -56,7 +56,7 @@ class ForwardGraph:
         self.map = sessions.map
         self.inputs, self.outputs = (
             tuple(
-                Tensor(entry.name, _DTYPES[entry.type], _sizes(entry), optional=entry.name in _OPTIONAL)
+                Tensor(entry.name, _DTYPES[entry.type], _sizes(entry), optional=entry.name in OPTIONAL)
                 for entry in entries
             )
             for entries in (self.session.get_inputs(), self.session.get_outputs())

@@ -5,7 +5,8 @@
      "signature": HMAC-SHA256}
 
 Names are relative to the export, with forward slashes. `source` is that of a published model, `left_out` has the
-precisions that were not close enough to the model, if there are any. `digest` and `signature`
+precisions that were not close enough to the model, if there are any, those of other parts than "onnx" as
+"litert/int8". `digest` and `signature`
 are of the canonical JSON of the other entries: sorted keys, no spaces, ASCII.
 """
 

@@ -39,7 +39,7 @@ class PartFiles:
         """Return the files of a part of an export."""
         start = f"{part}/"
         names = {name.removeprefix(start) for name in bundle.manifest["files"] if name.startswith(start)}
-        return cls(names, lambda name: bundle.read(start + name), bundle.left_out)
+        return cls(names, lambda name: bundle.read(start + name), bundle.left_out(part))
 
     @classmethod
     def of_folder(cls, folder: pathlib.Path) -> Self:

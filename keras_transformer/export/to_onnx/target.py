@@ -1,6 +1,5 @@
 """The target "onnx": graphs for ONNX Runtime, in float32 and other precisions."""
 
-import json
 import logging
 import os
 import pathlib
@@ -17,7 +16,6 @@ from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, optimum, text_graphs
 from keras_transformer.export.writing import write_parts
 from keras_transformer.models.causal_language_model import CausalLanguageModel
-from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import files, triton
@@ -213,15 +211,10 @@ def _python(pipeline: Any, report: Mapping[str, Any], specs: Mapping[str, Any]) 
     yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
     if pipeline.generates:
         yield card.call(pipeline, report)
-    elif texts:
-        # Each text is in a list; the labels of a text are one.
-        columns = (column[:1].tolist() for column in pipeline.example_inputs()[DEFAULT][0].values())
-        rows = (column[0] if isinstance(column[0], list) else column for column in columns)
-        yield f"model({', '.join(json.dumps(row, ensure_ascii=False) for row in rows)})"
     else:
-        inputs = next(graph["inputs"] for name, graph in specs.items() if name.endswith(MODEL)).items()
-        required = {tensor.name for tensor in pipeline.graph_inputs(config) if tensor.required}
-        yield f"model.run({', '.join(f'{key}={_array(key, *spec)}' for key, spec in inputs if key in required)})"
+        yield card.forward_call(
+            pipeline, next(graph for name, graph in specs.items() if name.endswith(MODEL))
+        )
     yield f"```\n\nThe graphs in `{ONNX}/` take ids or arrays. Other programs can run them:\n"
     yield from card.table("graph", specs)
 
@@ -233,9 +226,3 @@ def _triton(name: str, pipeline: Any, specs: Mapping[str, Any]) -> Iterator[str]
     yield "A model for a model repository of NVIDIA Triton Inference Server; it takes arrays. In this folder:\n\n```sh"
     yield f'model={model}\nmkdir -p "$model/1"\ncp -r {_TRITON}/. "$model"\ncp {graph}* "$model/1"'
     yield "```\n"
-
-
-def _array(name: str, dtype: str, shape: list[Any]) -> str:
-    """Return a Python expression of an array with one row."""
-    sizes = tuple(size if isinstance(size, int) else 1 for size in shape)
-    return f'numpy.{"ones" if name == "input_ids" else "zeros"}({sizes}, "{dtype}")'
