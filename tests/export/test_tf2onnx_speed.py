@@ -1,4 +1,5 @@
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -140,3 +141,18 @@ def test_fast_graphs_equal_slow_graphs(monkeypatch):
     found = converted()
     monkeypatch.setattr(tf2onnx_speed, "fast_graphs", contextlib.nullcontext)
     assert sorted(found) == sorted(converted())
+
+
+def test_a_vector_and_a_number_may_be_multiplied_before_a_tensor():
+    vector = tf.constant([1.0, 2.0, 3.0, 4.0])
+
+    def loop(body, x):
+        return tf.while_loop(lambda step, _: step < 2, lambda step, total: (step + 1, body(total)), (0, x))[1]
+
+    def function(x):  # TensorFlow reorders products in loops inside of loops
+        return {"y": loop(functools.partial(loop, lambda total: total * vector * 0.5 @ tf.eye(4)), x)}
+
+    graph = conversion.convert("it", function, [SPEC], {"x": ["batch_size", "length", None]})
+    x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    np.testing.assert_allclose(session.run(["y"], {"x": x})[0], function(x)["y"], rtol=1e-6)

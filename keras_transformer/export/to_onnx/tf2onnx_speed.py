@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import types
 import weakref
@@ -16,6 +17,8 @@ _NOT_SHARED = (
     *("Placeholder", "Identity", "If", "StatelessIf", "While", "StatelessWhile", "NoOp"),
     *("TensorListReserve", "TensorListFromTensor", "EmptyTensorList"),
 )
+
+_REORDERED = {"Add", "AddV2", "Sub", "Mul", "Div", "RealDiv"}
 
 
 @contextlib.contextmanager
@@ -140,6 +143,7 @@ def fast_graphs() -> Iterator[None]:
             "convert_variables_to_constants_v2",
             _freezing(tf_loader.convert_variables_to_constants_v2),
         ),
+        (tf_loader, "tf_optimize_grappler", _forgetting_shapes(tf_loader.tf_optimize_grappler)),
     ):
         yield
 
@@ -274,6 +278,24 @@ def _freezing(convert_variables: Callable[..., Any]) -> Callable[..., Any]:
         return types.SimpleNamespace(graph=graph)
 
     return freeze
+
+
+def _forgetting_shapes(optimize: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that optimises a graph and forgets the shapes of sums and products.
+
+    TensorFlow computes (x · v) · c as x · (v · c) for a constant c, and reuses the first product for v · c, but with
+    the shape of x. It infers these shapes again when the graph is read.
+    """
+
+    def optimized(*arguments: Any) -> Any:
+        definition = optimize(*arguments)
+        functions = (function.node_def for function in definition.library.function)
+        for node in itertools.chain(definition.node, *functions):
+            if node.op in _REORDERED:
+                node.attr.pop("_output_shapes", None)
+        return definition
+
+    return optimized
 
 
 def _prefixing(prefix_graph: Callable[..., Any]) -> Callable[..., Any]:
