@@ -12,9 +12,10 @@ INSTALLED := .venv/.installed-$(VERSION)
 INSTALLED_ALL := .venv/.installed-all-$(VERSION)
 INSTALLED_OLDEST := .venv-oldest/.installed-$(VERSION)
 INSTALLED_CORE := .venv-core/.installed-$(VERSION)
+INSTALLED_TRITON := .venv-triton/.installed-$(VERSION)
 INSTALLED_DOCS := .venv-docs/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-all install-published test-checkpoints test-published check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-triton test-all install-published test-checkpoints test-published check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -58,6 +59,18 @@ $(INSTALLED_CORE): $(PROJECTS) constraints.txt
 $(INSTALLED_DOCS): $(PROJECTS) constraints.txt
 	$(call install,.venv-docs,constraints.txt,docs)
 
+# The wheel of nvidia-pytriton has Triton's server, for Linux, and a Python backend that was built for NumPy 1, whose last
+# version has wheels for Python 3.11 and 3.12.
+HAS_TRITON := $(and $(filter 3.11 3.12,$(VERSION)),$(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)))
+
+$(INSTALLED_TRITON): export/serving/pyproject.toml
+	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) .venv-triton
+	.venv-triton/bin/python -m pip install --quiet --upgrade pip
+	.venv-triton/bin/python -m pip install --quiet --no-compile 'numpy==1.26.*' nvidia-pytriton 'onnx<1.23' hypothesis \
+		jsonschema libretranslatepy openai pillow pytest-xdist regex \
+		--editable './export/serving[audio,chat,cpu,grpc,server,tokenizers,tracing]'
+	@touch $@
+
 quickstart: $(INSTALLED)  ## Train, evaluate, export and verify a small translator: results in runs/quickstart
 	$(BIN)/keras-transformer quickstart
 
@@ -86,10 +99,15 @@ test-exports: $(INSTALLED)  ## The slow tests of exports, and the whole quicksta
 test-oldest: $(INSTALLED_OLDEST)  ## The quick tests with the lowest supported versions, those of Colab
 	$(COMPILE_QUICKLY) $(call run_tests,.venv-oldest,$(QUICK))
 
+test-triton: $(INSTALLED_TRITON)  ## A Triton server with a model of texts, and the tests of serving with NumPy 1.26, its lowest
+	$(call run_tests,.venv-triton,$(QUICK)) --hypothesis-profile ci export/serving/tests
+	$(call run_tests,.venv-triton,not gpu) export/serving/tests/test_triton_server.py
+
 test-all: $(INSTALLED_ALL)  ## Every test, on TensorFlow and what runs on any backend on JAX too, and every notebook
 	$(call run_tests,.venv,not gpu)
 	KERAS_BACKEND=jax $(call run_tests,.venv,backend_neutral and not gpu)
 	$(MAKE) test-core notebooks
+	$(if $(HAS_TRITON),$(MAKE) test-triton,@echo "make test-triton is left out: it needs Linux on x86-64 and Python 3.11 or 3.12")
 
 check: $(INSTALLED)  ## Lint, format, vocabulary, import contract, types of the pure core and of serving, workflows
 	$(BIN)/ruff check .
@@ -232,5 +250,5 @@ $(JAVASCRIPT)/test/cases/.extracted: $(JAVASCRIPT)/test/cases.tar.xz
 	@touch $@
 
 clean:  ## Remove environments and results
-	rm -rf .venv .venv-core .venv-oldest .venv-bench .venv-vocabularies .venv-dist .venv-docs runs dist site $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
+	rm -rf .venv .venv-core .venv-oldest .venv-triton .venv-bench .venv-vocabularies .venv-dist .venv-docs runs dist site $(foreach folder,. export/serving kit,$(folder)/build $(folder)/*.egg-info) \
 		tests/site/node_modules $(addprefix $(JAVASCRIPT)/,node_modules dist test/cases)
