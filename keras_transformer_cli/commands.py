@@ -83,18 +83,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # When Python exits, it flushes the buffer of standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        print(f"keras-transformer: error: {one_line(error_text(error, names))}", file=sys.stderr)
-        return _ERROR
     except Exception as error:
-        if not is_out_of_memory(error):
+        if is_out_of_memory(error):
+            received = one_line(str(error) or repr(error))[:_MOST_CHARACTERS]
+            message = (
+                "The memory is not sufficient. Stop other programs, raise the limit (ulimit -v), or choose a smaller "
+                f"batch or model. Received: {received}"
+            )
+        elif isinstance(error, ImportError | OSError | TypeError | ValueError):
+            message = one_line(error_text(error, names))
+        else:
             raise
-        received = one_line(str(error) or repr(error))[:_MOST_CHARACTERS]
-        print(
-            "keras-transformer: error: The memory is not sufficient. Stop other programs, raise the limit "
-            f"(ulimit -v), or choose a smaller batch or model. Received: {received}",
-            file=sys.stderr,
-        )
+        print(f"keras-transformer: error: {message}", file=sys.stderr)
         return _ERROR
     except KeyboardInterrupt:
         print("keras-transformer: interrupted", file=sys.stderr)

@@ -18,6 +18,7 @@ _EXPORTS = "keras_transformer.export"  # the logger of the steps of exports
 _WIDTH = 79
 _MEMORY = re.compile(
     r"ResourceExhausted|RESOURCE_EXHAUSTED|bad_alloc|bad allocation|can't start new thread|Failed to allocate memory"
+    r"|failed to map segment|[Cc]annot allocate memory"
 )
 # What errors of pipelines advise: the option that a command needs, and what it is on the command line.
 _ADVICE = {

@@ -96,6 +96,8 @@ class ResourceExhaustedError(Exception):
         RuntimeError("can't start new thread"),
         ResourceExhaustedError("OOM"),
         RuntimeError("std::bad_alloc"),
+        ImportError("libtext.so: failed to map segment from shared object"),
+        OSError(12, "Cannot allocate memory"),
     ],
 )
 def test_an_error_of_memory_is_a_sentence(monkeypatch, capsys, error):
