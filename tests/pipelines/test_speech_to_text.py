@@ -6,6 +6,7 @@ import itertools
 import json
 import pathlib
 import sys
+import urllib.request
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from keras_transformer_cli import commands, prediction
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.pipelines.speech_windows import joined, windows
-from keras_transformer_serving.server import forward, tensorflow_serving
+from keras_transformer_serving.server import create_app, forward, tensorflow_serving
 from tests.audio import RATE, wav
 from tests.laws.cases import normal, numbers, randomise
 from tests.laws.pipelines import (
@@ -132,6 +133,60 @@ def test_requests_have_languages_and_tasks(multilingual):
     expected = recognize.transcripts(SOUNDS[:2], language=["es", ""], task="translate")
     assert answers[:2] == [{**each._asdict(), "error": ""} for each in expected]
     assert answers[2]["error"] == "`language` must be one of en, es, fr. Received: xx"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # translations, in the client
+def test_openai_s_client_transcribes_and_translates_files(multilingual, recognize):
+    openai = pytest.importorskip("openai")
+    from served_exports import listening
+
+    many, _ = multilingual
+    long = wav(np.clip(np.concatenate(SOUNDS), -1, 1))  # several windows
+    samples = read_wav(long, RATE)
+    app = create_app({"whisper": many.served(), "ctc": recognize.served()})
+    with (
+        listening(app) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client,
+    ):
+        create = functools.partial(client.audio.transcriptions.create, model="whisper", file=("a.wav", long))
+        translate = functools.partial(client.audio.translations.create, model="whisper", file=("a.wav", long))
+        expected = many.transcripts([samples], long_audio="split")[0]
+        assert create().text == expected.text
+        assert create(response_format="text", temperature=0.0) == expected.text + "\n"
+        verbose = create(response_format="verbose_json", language="ES")
+        spanish = many(samples, long_audio="split", language="es")
+        assert (verbose.text, verbose.language) == (spanish, "spanish")
+        assert verbose.duration == len(samples) / RATE
+        assert translate().text == many(samples, long_audio="split", task="translate")
+        short = wav(np.clip(SOUNDS[1], -1, 1))
+        found = create(model="ctc", file=("a.wav", short)).text
+        assert found == recognize(read_wav(short, RATE))
+        for call, options, message in (
+            (create, {"response_format": "srt"}, "`response_format` must be json or text or verbose_json"),
+            (create, {"response_format": "vtt"}, "as the model's graph has no times of segments"),
+            (create, {"timestamp_granularities": ["word"]}, "no times of segments"),
+            (create, {"temperature": 0.5}, "`temperature` must be 0, as the model's graph"),
+            (create, {"prompt": "Hi"}, "`prompt` must be"),
+            (create, {"language": "xx"}, "`language` must be en or es or fr"),
+            (create, {"stream": True}, "`stream` must be false"),
+            (create, {"extra_body": {"seed": 1}}, "The fields of a request must be of model, language"),
+            (create, {"file": ("a.mp3", b"ID3")}, "`file` must be a WAV file.*a.mp3"),
+            (create, {"file": ("a.wav", wav(np.zeros(3)))}, "`file` must have 160 to"),
+            (create, {"model": "ctc", "response_format": "verbose_json"}, "`response_format` must be json"),
+            (create, {"model": "ctc", "language": "es"}, "as the model has no languages"),
+            (translate, {"model": "ctc"}, "`model` must be one that can translate"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=message):
+                call(**options)
+        with pytest.raises(openai.NotFoundError):
+            create(model="none")
+        with urllib.request.urlopen(f"{address}/openapi.json") as answer:
+            paths = json.load(answer)["paths"]
+    body = paths["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert {*body["schema"]["required"]} == {"model", "file"}
+    models_ = paths["/v1/audio/translations"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert models_["schema"]["properties"]["model"]["enum"] == ["whisper"]
 
 
 def test_long_audio_is_the_joined_text_of_its_windows(multilingual):

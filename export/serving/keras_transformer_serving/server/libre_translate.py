@@ -1,8 +1,6 @@
 """LibreTranslate's protocol: translate, languages, and files."""
 
 import dataclasses
-import email.parser
-import email.policy
 import functools
 import html
 import itertools
@@ -171,34 +169,11 @@ def _parsed(kind: str, body: bytes) -> _Request:
             raise RequestError(400, f"The request must be a form of UTF-8. Received: {error}") from None
         return _Request({name: values[-1] for name, values in fields.items()}, None, len(body))
     if kind.startswith("multipart/form-data"):
-        return _form(kind, body)
+        return _Request(*requests.form(kind, body), len(body))
     document = requests.document(body) if body else {}
     if not isinstance(document, dict):
         raise RequestError(400, "Invalid JSON format")
     return _Request(document, None, len(body))
-
-
-def _form(kind: str, body: bytes) -> _Request:
-    """Return the fields and the file of a form of several parts."""
-    head = f"Content-Type: {kind}\r\n\r\n".encode("latin-1")
-    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
-    if not message.is_multipart():
-        raise RequestError(400, f"The request must be a form of several parts. Received: {shown(kind)}")
-    fields: Json = {}
-    file = None
-    for part in message.iter_parts():
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if not isinstance(name, str) or not isinstance(content, bytes):
-            continue
-        if (filename := part.get_filename()) is not None:
-            file = (filename, content)
-            continue
-        try:
-            fields[name] = content.decode()
-        except UnicodeDecodeError:
-            raise RequestError(400, f"`{name}` must be UTF-8. Received: other bytes") from None
-    return _Request(fields, file, len(body))
 
 
 def _of_source(known: _Known, source: Any) -> list[Mapping[str, _Translation]]:
@@ -416,15 +391,12 @@ def _paths(server: Server) -> Json:
     if not known:
         return {}
     body, file = (fields.schema([table(known)]) for table in (_text_fields, _languages_of))
-    file["properties"]["file"] = {"type": "string", "format": "binary"}
-    file["required"].append("file")
     texts = {"anyOf": [fields.TEXT, fields.list_of(fields.TEXT)]}
     translated = {"translatedText": texts, "alternatives": {"type": "array"}}
     answer = fields.object_of(translated, ["translatedText"], others=False)
     url = fields.exact_object({"translatedFileUrl": fields.TEXT})
     known_language = {"code": fields.TEXT, "name": fields.TEXT, "targets": fields.list_of(fields.TEXT)}
-    of_file = openapi.operation("Translate a file (LibreTranslate)", url, file, api=NAME)
-    of_file["requestBody"]["content"] = {"multipart/form-data": {"schema": file}}
+    of_file = openapi.operation("Translate a file (LibreTranslate)", url, file, api=NAME, has_file=True)
     return {
         "/translate": {"post": openapi.operation("Translate (LibreTranslate)", answer, body, api=NAME)},
         "/translate_file": {"post": of_file},

@@ -29,6 +29,7 @@ from keras_transformer_serving.server.fields import (
     one_or_list,
     record,
 )
+from keras_transformer_serving.server.openai_audio import TASKS, TEXT, audio, audio_fields, has_task
 from keras_transformer_serving.server.openai_embeddings import VECTORS, embedding_fields, embeddings
 from keras_transformer_serving.server.openai_forms import FORMS, MOST_CHOICES, UNUSED, Form, model_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
@@ -326,17 +327,21 @@ def _paths(server: Server) -> Json:
     pipelines = server.pipelines().items()
     paths: Json = {}
 
-    def describe(path: str, summary: str, tables: list[Any], answer: Json, other: str | None = None) -> None:
+    def describe(path: str, summary: str, tables: list[Any], answer: Json, **options: Any) -> None:
         if tables:
             body, summary = fields.schema(tables), f"{summary} (OpenAI)"
-            paths[path] = {"post": openapi.operation(summary, answer, body, api=NAME, other=other)}
+            paths[path] = {"post": openapi.operation(summary, answer, body, api=NAME, **options)}
 
     for form in FORMS:
         tables = [_generation_fields(form, *each) for each in pipelines if form.has(each[1])]
-        describe(f"/v1/{form.path}", form.summary, tables, _answer_schema(form), "text/event-stream")
+        describe(f"/v1/{form.path}", form.summary, tables, _answer_schema(form), other="text/event-stream")
     vectors = [each for each in pipelines if isinstance(each[1], Embedding)]
     embeddings = [embedding_fields(*each, len(vectors) == 1) for each in vectors]
     describe("/v1/embeddings", "Embed texts", embeddings, VECTORS)
+    for route, task in TASKS.items():
+        tables = [audio_fields(task, *each) for each in pipelines if has_task(each[1], task)]
+        summary, options = f"{task.capitalize()} speech", {"other": "text/plain", "has_file": True}
+        describe(f"/v1/audio/{route}", summary, tables, TEXT, **options)
     return paths
 
 
@@ -353,6 +358,7 @@ API = Api(
     (
         *(("POST", f"/v1/{form.path}", functools.partial(_generate, form)) for form in FORMS),
         ("POST", "/v1/embeddings", embeddings),
+        *(("POST", f"/v1/audio/{route}", functools.partial(audio, route)) for route in TASKS),
     ),
     _paths,
     error_document,

@@ -76,6 +76,7 @@ def operation(
     parameters: Any = (),
     api: str = "server",
     other: str | None = None,
+    has_file: bool = False,
 ) -> Json:
     """Return the description of a route.
 
@@ -86,6 +87,7 @@ def operation(
         parameters: the parameters in its path.
         api: the protocol, whose errors it has.
         other: another type of content of its answer.
+        has_file: whether its request is a form with a file.
     """
     reference = {"$ref": f"#/components/schemas/{error_name(api)}"}
     of_error = {"content": {"application/json": {"schema": reference}}}
@@ -100,10 +102,12 @@ def operation(
     if other is not None:
         description["responses"]["200"]["content"][other] = {"schema": {"type": "string"}}
     if request is not None:
-        description["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": request}},
-        }
+        kind = "application/json"
+        if has_file:
+            kind, file = "multipart/form-data", {"type": "string", "format": "binary"}
+            properties, required = {**request["properties"], "file": file}, [*request["required"], "file"]
+            request = {**request, "properties": properties, "required": required}
+        description["requestBody"] = {"required": True, "content": {kind: {"schema": request}}}
     if parameters:
         description["parameters"] = list(parameters)
     return description

@@ -1,6 +1,8 @@
 """Requests: reading and parsing their bodies, and answering them within the limits."""
 
 import asyncio
+import email.parser
+import email.policy
 import functools
 import json
 import time
@@ -84,6 +86,37 @@ def document(body: bytes) -> Any:
         raise RequestError(400, f"The request must be JSON. Received: {error}") from None
     except RecursionError:
         raise RequestError(400, "The request must be JSON. Received: values nested too deeply") from None
+
+
+def form(kind: str, body: bytes) -> tuple[dict[str, Any], tuple[str, bytes] | None]:
+    """Return the fields of a form of several parts, and the name and the content of its file, if it has one.
+
+    Args:
+        kind: the content type of the request.
+        body: its body.
+
+    Raises:
+        RequestError: if it is no such form, or a field is not UTF-8.
+    """
+    head = f"Content-Type: {kind}\r\n\r\n".encode("latin-1")
+    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    if not message.is_multipart():
+        raise RequestError(400, f"The request must be a form of several parts. Received: {shown(kind)}")
+    fields: dict[str, Any] = {}
+    file = None
+    for part in message.iter_parts():
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            continue
+        if (filename := part.get_filename()) is not None:
+            file = (filename, content)
+            continue
+        try:
+            fields[name] = content.decode()
+        except UnicodeDecodeError:
+            raise RequestError(400, f"`{name}` must be UTF-8. Received: other bytes") from None
+    return fields, file
 
 
 def _reject_constant(name: str) -> Any:
