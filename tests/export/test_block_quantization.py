@@ -162,6 +162,18 @@ def test_language_models_are_exported(name, tmp_path):
     assert sizes["int4"] < sizes["int8"] < sizes["onnx"]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_a_model_in_int4_of_keras_is_exported(tmp_path):
+    tokenizer = text.BytePairTokenizer.train(["to be or not to be that is the question"], 300)
+    ids = {"pad_id": tokenizer.pad_id, "end_id": tokenizer.end_id}
+    model = MODELS["Llama, tied"](tokenizer.vocabulary_size, **ids)
+    model.quantize("int4")
+    pipeline = pipelines.TextGeneration(model, tokenizer, max_new_tokens=8)
+    export.onnx(pipeline, tmp_path / "it")  # compares the ids
+    assert serving.load(tmp_path / "it")("to be") == pipeline("to be")
+
+
 def _multiplies_a_matrix(model, node):
     constants = {each.name for graph in graph_traversal.graphs(model.graph) for each in graph.initializer}
     return node.op_type == "MatMul" and node.input[1] in constants

@@ -342,14 +342,17 @@ def fit_to_ones(model, inputs):
 # Quantization is slow: the quick tests have only the smallest model.
 @over(DIFFERENT, slow=ALL_BUT_GAT)
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_int8_is_accurate_and_saved(case, tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "error"), [("int8", 0.1), pytest.param("int4", 0.6, marks=pytest.mark.slow)]
+)
+def test_quantized_model_is_accurate_and_saved(case, mode, error, tmp_path):
     model = tiny(case)
     before = answers(model, case.inputs)
-    model.quantize("int8")
-    assert any(variable.dtype == "int8" for variable in model.variables)
+    model.quantize(mode)
+    assert any(variable.dtype == "int8" for variable in model.variables)  # two integers of 4 bits, too
     for found, expected in zip(answers(model, case.inputs), before, strict=True):
         assert not np.array_equal(found, expected)
-        np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, atol=error * np.abs(expected).max())
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert [each.dtype for each in loaded.variables] == [each.dtype for each in model.variables]

@@ -83,13 +83,14 @@ def test_tiny_model_learns_to_count(jit_compile):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_a_quantized_model_generates():
+@pytest.mark.parametrize(("mode", "error"), [("int8", 0.1), ("int4", 0.4)])
+def test_a_quantized_model_generates(mode, error):
     model = tiny(num_layers=1)
     expected = logits(model)[0]
-    model.quantize("int8")
+    model.quantize(mode)
     found = logits(model)[0]
     assert not np.array_equal(found, expected)
-    np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, atol=error * np.abs(expected).max())
     positions = np.arange(5, dtype="int32")[None]
     stepped, _ = model.step(IDS[:1], model.empty_cache(1, 5), cache_index=0, positions=positions)
     np.testing.assert_allclose(stepped[0], found, **CLOSE)
