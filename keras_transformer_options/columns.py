@@ -9,6 +9,8 @@ from keras_transformer_options.arguments import ArgumentError, check, is_integer
 from keras_transformer_options.headers import is_header
 from keras_transformer_options.records import Record
 
+_IDS = ("id", "_id", "idx", "index", "guid", "uuid")
+
 Columns = Sequence[int | str] | int | str | None
 Pick = Callable[[Record], tuple[str, ...] | None]
 
@@ -86,6 +88,24 @@ class ColumnPicker:
         if file_format != "text":
             table.set_header([record for record in first if not record.error], header, on_header)
         return table.pick
+
+    def with_ids(self, first: Sequence[Record]) -> list[str]:
+        """Return the columns of a file if all are used, although the first one has ids or row numbers; else none.
+
+        Args:
+            first: its first records.
+        """
+        fields = [record.fields for record in first if not record.error]
+        is_chosen = self.columns is not None or any({*names}.issubset(fields[0]) for names in self.known)
+        if is_chosen or not fields or len(fields[0]) < 2:
+            return []
+        rows = [[*map(str, each.values() if isinstance(each, dict) else each)] for each in fields]
+        names = [*fields[0]] if isinstance(fields[0], dict) else rows[0]
+        ids = [row[0].strip() for row in rows[0 if isinstance(fields[0], dict) else 1 :]]
+        numbers = [int(each) for each in ids if each.isdecimal()]
+        are_numbers = len(ids) > 1 and len(numbers) == len(ids) and numbers == sorted(set(numbers))
+        is_named = names[0].strip().casefold() in _IDS and len(set(ids)) == len(ids)
+        return names if are_numbers or is_named else []
 
     def position(self, column: int | str, names: Sequence[str], path: str | os.PathLike[str]) -> int:
         """Return the index of a column among the `names` of a file's columns.

@@ -126,6 +126,8 @@ def file_examples(
     def on_header(fields: Any) -> None:
         malformed.add_header(path, fields)
 
+    if format_ != "text" and (names := picker.with_ids(first)):
+        malformed.add_ids(path, names)
     pick = picker.for_file(path, format_, first, file_format.header, on_header)
     if only_first:
         malformed.is_partial |= next(records, None) is not None

@@ -42,6 +42,7 @@ class Malformed:
         self.is_partial = False
         self.first: list[str] = []
         self._headers: list[tuple[str | os.PathLike[str], Sequence[str]]] = []
+        self._with_ids: list[tuple[str | os.PathLike[str], Sequence[str]]] = []
         self._not_utf8: str | os.PathLike[str] | None = None
         self._quoted, self._first_quoted = 0, ""
 
@@ -72,6 +73,10 @@ class Malformed:
     def add_header(self, path: str | os.PathLike[str], fields: Sequence[str]) -> None:
         """Record the first row of a file, if it is skipped because it was recognised as a header."""
         self._headers.append((path, fields))
+
+    def add_ids(self, path: str | os.PathLike[str], names: Sequence[str]) -> None:
+        """Record the columns of a file that are all used, although the first looks like ids."""
+        self._with_ids.append((path, names))
 
     def add_quoted(self, path: str | os.PathLike[str], number: int, field: str) -> None:
         """Record a field of a TSV file with the quotes of CSV, and the number of its line."""
@@ -111,7 +116,16 @@ class Malformed:
                     fields=", ".join(map(repr, fields)),
                 )
             )
-
+        if self._with_ids:
+            path, names = self._with_ids[0]
+            _LOGGER.warning(
+                Message(
+                    "Using all columns of {files!s}, although the first looks like ids: {names!s}; pass {columns} to "
+                    "choose others",
+                    files=os.fspath(path),
+                    names=", ".join(map(repr, names)),
+                )
+            )
         if self._quoted:
             _LOGGER.warning(
                 Message(

@@ -194,13 +194,45 @@ def test_an_obvious_header_is_skipped_with_a_warning(tmp_path, caplog, name):
     file = write_csv(tmp_path / "a.csv", [header, *rows])
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         assert read_examples(file) == rows
-    (record,) = caplog.records
+    record = caplog.records[0]
     assert f"Skipping the first row of {file} as a header: {header[0]!r}" in record.getMessage()
     assert "pass header=False if it is an example" in record.getMessage()
     assert read_examples(file, header=False) == [header, *rows]
     assert read_examples(file, header=True) == rows
+    logged = len(caplog.records)
     assert read_examples(file, header) == rows
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == logged
+
+
+WITH_IDS = {
+    "row numbers": [("0", "a", "x"), ("1", "b", "y"), ("3", "c", "x")],
+    "a header": [("id", "text", "label"), ("7c", "a", "x"), ("3f", "b", "y")],
+}
+WITHOUT_IDS = {
+    "labels": [("1", "a"), ("0", "b"), ("0", "c")],
+    "texts": [("10 x", "a"), ("11 y", "b"), ("12 z", "c")],
+    "one column": [("1",), ("2",), ("3",)],
+    "id of groups": [("id", "text"), ("7", "a"), ("7", "b")],
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("name", [*WITH_IDS, *WITHOUT_IDS])
+def test_a_first_column_of_ids_without_columns_is_a_warning(tmp_path, caplog, name, suffix):
+    rows = (WITH_IDS | WITHOUT_IDS)[name]
+    file = write_csv(tmp_path / "a.csv", rows)
+    if suffix == "jsonl":
+        file = tmp_path / "a.jsonl"
+        names = rows[0] if "id" in rows[0] else ["first", "second", "third"][: len(rows[0])]
+        objects = [dict(zip(names, row, strict=True)) for row in rows if row is not names]
+        file.write_text("".join(f"{json.dumps(each)}\n" for each in objects))
+    read_examples(file)
+    messages = [message for message in caplog.messages if "looks like ids" in message]
+    assert len(messages) == (name in WITH_IDS)
+    for message in messages:
+        assert re.search(r"first looks like ids: '.*', '.*', '.*'; pass `columns` to choose others", message)
+    read_examples(file, columns=(0,) if len(rows[0]) == 1 else (0, 1))
+    assert len([message for message in caplog.messages if "looks like ids" in message]) == len(messages)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
