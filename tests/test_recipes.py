@@ -619,11 +619,13 @@ def test_examples_of_every_class_are_held_out():
 def test_classes_without_examples_remain_in_the_metrics(caplog):
     found = scores.classification(["a", "b"], ["a", "a"], ["a", "b", "c"])
     assert found["f1"] == {"a": pytest.approx(2 / 3), "b": 0.0, "c": None}
+    assert found["support"] == {"a": 1, "b": 1, "c": 0}
     assert found["macro_f1"] == pytest.approx(1 / 3)
     pipeline = Labelled("a", "b", "c")
     recipe = recipes.Classify(labelled(a=3, b=3), validation=0.5)
     metrics = recipe.evaluate(pipeline, labelled(a=1, b=1))
     assert metrics["f1"]["c"] is None
+    assert recipe.class_counts(labelled(b=3, a=2)) == {"a": 2, "b": 3}
     assert "Classes without an example to evaluate on: c" in caplog.text
     images = [(np.zeros((2, 2, 3), "uint8"), "a/1.png", "a"), (np.ones((2, 2, 3), "uint8"), "b/1.png", "b")]
     splits = recipes.Classify(images, validation=images).splits
@@ -729,7 +731,9 @@ def test_the_html_report_is_one_well_formed_file_with_escaped_texts():
             "bleu": 30.0,
             "intervals": {"bleu": (28.0, 32.04), "accuracy": (0.2134, 0.2456)},
             "f1": {"<b>": 0.25},
+            "support": {"<b>": 3},
         },
+        "classes": {"<b>": 7_001},
         "signal": "SIGINT",
         "counts": {"train": 10_000, "validation": 2, "test": 3},
         "parameters": 123_456,
@@ -767,6 +771,7 @@ def test_the_html_report_is_one_well_formed_file_with_escaped_texts():
         "28 to 32",
         "0.213 to 0.246",
         "4,321 updates",
+        "<td>&lt;b&gt;</td><td>0.25</td><td>7,001</td><td>3</td>",
         "stopped by SIGINT",
         "10,000",
         "prefers-color-scheme: dark",

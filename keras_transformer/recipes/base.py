@@ -218,6 +218,10 @@ class Recipe(TaskOptions, abc.ABC):
         """Return the callbacks that stop training without improvement, and restore the weights of the best epoch."""
         return [EarlyStopping(**monitored(self.monitor), patience=self.patience, accumulate=self.accumulate)]
 
+    def class_counts(self, examples: Any) -> dict[str, int]:
+        """Return the number of examples of each class, for the report; none for tasks without classes."""
+        return {}
+
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return a weight for each class, or None for equal weights."""
         return None

@@ -144,6 +144,11 @@ class Classify(ClassifyOptions, Recipe):
             return keras.losses.BinaryCrossentropy(from_logits=True), [accuracy]
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
 
+    def class_counts(self, examples: Sequence[tuple[Any, ...]]) -> dict[str, int]:
+        """Return the number of examples of each class."""
+        counts = collections.Counter(label for example in examples for label in self._labels_of(example))
+        return {str(label): counts[label] for label in sorted(counts, key=scores.label_order)}
+
     def class_weight(self, pipeline: Any) -> dict[int, float] | None:
         """Return the inverse frequency of each class, with a mean of 1 over the examples.
 

@@ -51,16 +51,13 @@ def page(report: Mapping[str, Any]) -> str:
     date = report["date"].replace("T", " ").replace("+00:00", " UTC")
     stopped = f" Training was stopped by {report['signal']}." if report["signal"] else ""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-    classes = metrics.get("f1")
-    if isinstance(classes, Mapping):
-        classes = {name: "no example" if value is None else value for name, value in classes.items()}
     sections = [
         f"<h1>{_text(title)}</h1>",
         f"<p>{date} · {counts['train']:,} training examples · {report['parameters']:,} parameters · "
         f"{report['updates']:,} updates in {seconds['train']:,.0f} s.{stopped}</p>",
         f"<h2>Metrics on the {report['evaluated_on']} examples</h2>",
         f'<div class="cards">{"".join(_card(name, numbers[name], metrics) for name in numbers)}</div>',
-        _table("F1 of classes", ["class", "F1"], classes.items()) if isinstance(classes, Mapping) else "",
+        _classes(report),
         _curves(report["history"], report["options"].get("monitor", "loss")),
         _examples(report["examples"]),
         f"<h2>Command</h2><pre>{_command(report['command'])}</pre><p>in {_text(report['directory'])}</p>",
@@ -80,6 +77,19 @@ def _card(name: str, value: float, metrics: Mapping[str, Any]) -> str:
     interval = metrics.get("intervals", {}).get(name)
     between = f"<span>95 %: {_tick(interval[0])} to {_tick(interval[1])}</span>" if interval else ""
     return f'<div class="card"><span>{_label(name)}</span><b>{_number(value)}</b>{between}</div>'
+
+
+def _classes(report: Mapping[str, Any]) -> str:
+    """Return a table of the F1 and the numbers of examples of each class, if the task has classes."""
+    f1, metrics, counts = report["metrics"].get("f1"), report["metrics"], report.get("classes", {})
+    if not isinstance(f1, Mapping):
+        return ""
+    support = metrics.get("support", {})
+    rows = [
+        (name, "no example" if value is None else value, counts.get(name, 0), support.get(name, 0))
+        for name, value in f1.items()
+    ]
+    return _table("Classes", ["class", "F1", "training examples", "evaluated examples"], rows)
 
 
 def _curves(history: Mapping[str, Sequence[float]], monitor: str) -> str:
@@ -150,7 +160,10 @@ def _command(command: str) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Any) -> str:
-    cells = "".join(f"<tr><td>{_text(name)}</td><td>{_number(value)}</td></tr>" for name, value in rows)
+    cells = "".join(
+        f"<tr><td>{_text(name)}</td>{''.join(f'<td>{_number(value)}</td>' for value in values)}</tr>"
+        for name, *values in rows
+    )
     named = "".join(f"<th>{name}</th>" for name in head)
     return f'<h2>{title}</h2><div class="table"><table><tr>{named}</tr>{cells}</table></div>' if cells else ""
 

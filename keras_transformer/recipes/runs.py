@@ -53,7 +53,8 @@ def run(
 
     Returns:
         The content of `report.json`: "metrics" of the examples "evaluated_on" ("test", or "validation" without test
-        examples), "history" of `fit`, "options", "counts" of examples, "updates" of the weights, "seconds", "examples"
+        examples), "history" of `fit`, "options", "counts" of examples, "classes" with those of each
+        class for training, "updates" of the weights, "seconds", "examples"
         with answers, "signal", the signal that stopped training, or None.
 
     Raises:
@@ -136,6 +137,7 @@ def _run(
             "metrics": metrics,
             "signal": stopped,
             "counts": counts,
+            "classes": recipe.class_counts(train),
             "parameters": trained.model.count_params(),
             "updates": updates,
             "seconds": {

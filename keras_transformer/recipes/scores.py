@@ -82,7 +82,7 @@ def ranking(queries: Sequence[str], relevant: Sequence[bool], scores: Sequence[f
 def classification(
     references: Sequence[Sequence[Any]], answers: Sequence[Sequence[Any]], labels: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    """Return the accuracy, the F1 of each class and their mean.
+    """Return the accuracy, the F1 of each class and their mean, and the number of examples of each class.
 
     An answer is accurate if it has exactly the labels of its reference. The F1 of a class is 2 TP / (2 TP + FP + FN).
     It is None for classes of `labels` that occur in neither list, which the mean excludes.
@@ -102,15 +102,14 @@ def classification(
         )
     )
     counts = expected + answered
-    f1 = {
-        str(label): 2 * correct[label] / counts[label] if counts[label] else None
-        for label in sorted({*counts, *labels}, key=label_order)
-    }
+    classes = sorted({*counts, *labels}, key=label_order)
+    f1 = {str(label): 2 * correct[label] / counts[label] if counts[label] else None for label in classes}
     known = [value for value in f1.values() if value is not None]
     return {
         "accuracy": sum(reference == answer for reference, answer in pairs) / len(pairs),
         "macro_f1": sum(known) / max(len(known), 1),
         "f1": f1,
+        "support": {name: expected[label] for name, label in zip(f1, classes, strict=True)},
         "num_examples": len(references),
     }
 
