@@ -222,6 +222,20 @@ def encoder_latency(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
             yield from compare(ENCODER, name, result, forms(figures, {"ours": "default"}), peers)
 
 
+EMBEDDINGS = "embeddings of all-MiniLM-L6-v2"
+
+
+def embeddings(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare the export of a sentence encoder with sentence-transformers."""
+    names = {"PyTorch": "in PyTorch", "ONNX": "in ONNX Runtime"}
+    for result in runs("embeddings", folder):
+        for name, case in result["cases"].items():
+            figures = case["contenders"]
+            library = {f"sentence-transformers, {key}": form for key, form in names.items()}
+            peers = {"sentence-transformers": forms(figures, library)}
+            yield from compare(EMBEDDINGS, name, result, forms(figures, {"ours": "the ONNX export"}), peers)
+
+
 def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare requests per second over HTTP."""
     result = read("serving", folder)
@@ -243,6 +257,9 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 
 def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
-    benchmarks = (attention, train_step, training, devices, generation, translation, encoder_latency, serving)
+    benchmarks = (
+        *(attention, train_step, training, devices, generation, translation),
+        *(encoder_latency, embeddings, serving),
+    )
     comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
     return sorted(comparisons, key=lambda comparison: -comparison.default)

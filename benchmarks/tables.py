@@ -92,6 +92,7 @@ def machines() -> str:
         "devices",
         "generation*",
         "encoder_latency*",
+        "embeddings*",
         "serving",
     )
     for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
@@ -344,6 +345,13 @@ def aims() -> str:
                 for key in ("ours", "the matrix multiplications, by ONNX Runtime")
             )
             add(f"this package, ONNX: an encoder, {name}", "torch.onnx", round(1 / 0.85, 2), latency, *ratios)
+    for result in comparisons.runs("embeddings"):
+        for name, case in result["cases"].items():
+            rates = {key: each["per_second"] for key, each in case["contenders"].items()}
+            (limit,) = (each["per_second"] for each in case["limits"].values())
+            peer = max(rate for key, rate in rates.items() if key != "ours")
+            row = f"this package, ONNX: embeddings, {name}"
+            add(row, "sentence-transformers", 1.2, result, rates["ours"] / peer, limit / peer)
     return measuring.table(list(rows.values()))
 
 
