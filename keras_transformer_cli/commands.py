@@ -35,6 +35,8 @@ _FORMATS, _TRANSFORMERS = ("saved_model", "onnx"), "transformers"
 _WITH_PRECISIONS = ("onnx", "ctranslate2", "litert")
 _KNOWN_FORMATS = ("saved_model", *_WITH_PRECISIONS)
 _DISTRIBUTION = "keras-transformer-core"
+_SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
+_PATHS = ("path", "folder", "folders", "data", "validation", "test", "output", "input", "pipeline")
 _MOST_CHARACTERS = 200  # of an error of a library
 _FILES = (*training.FILE_FORMAT, "on_error")  # options of the files of `evaluate`
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
@@ -304,6 +306,33 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Completion(argparse.Action):
+    """Print a script for the completion of a shell, and exit."""
+
+    def __call__(self, running: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
+        try:
+            import shtab
+        except ImportError:
+            message = (
+                "`--print-completion` needs the package shtab, of the extra `completion`: pip install shtab"
+            )
+            raise ImportError(message) from None
+        program = parser()
+        _complete_paths(program, shtab.FILE)
+        say(shtab.complete(program, shell))
+        running.exit()
+
+
+def _complete_paths(program: argparse.ArgumentParser, files: Any) -> None:
+    """Complete the arguments of a program and of its commands that are paths with the names of files."""
+    for action in program._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                _complete_paths(command, files)
+        elif action.metavar in ("FILE", "FOLDER") or action.dest in _PATHS:
+            action.complete = files  # type: ignore[attr-defined]
+
+
 def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
@@ -316,6 +345,12 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         prog="keras-transformer", description="Train, export and run transformers."
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    program.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=_SHELLS,
+        help="print a script that completes options in a shell, and exit; needs the extra `completion`",
+    )
     commands = program.add_subparsers(required=True, metavar="command")
 
     def command(name: str, run: Callable[[argparse.Namespace], Any], text: str) -> argparse.ArgumentParser:

@@ -201,3 +201,34 @@ def test_an_unknown_option_shows_the_usage_of_its_command(arguments, capsys):
     command = " ".join(arguments.split()[: 2 if "train" in arguments else 1])
     assert end.value.code == 2
     assert re.match(rf"usage: keras-transformer {command} \[-h\]", capsys.readouterr().err)
+
+
+def test_the_options_of_each_command_are_completed(tmp_path, capsys):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    (tmp_path / "completion.sh").write_text(capsys.readouterr().out)
+    (tmp_path / "run1").mkdir()
+
+    def completed(*words):
+        line = " ".join(words)
+        script = (
+            f"source completion.sh; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
+            f'_shtab_keras_transformer {words[0]} {words[-1]} {words[-2]}; echo "${{COMPREPLY[@]}}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    assert completed("keras-transformer", "ev") == ["evaluate"]
+    assert completed("keras-transformer", "train", "classify", "--minu") == ["--minutes"]
+    assert completed("keras-transformer", "serve", "--max-b")
+    assert completed("keras-transformer", "verify", "run") == ["run1"]
+
+
+def test_completion_needs_its_package(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert commands.main(["--print-completion", "zsh"]) == 2
+    assert "needs the package shtab, of the extra `completion`: pip install shtab" in capsys.readouterr().err
