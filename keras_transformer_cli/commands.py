@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ from keras_transformer_options.files import check_quickstart, checked_file, chec
 from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
-_FORMATS, _TRANSFORMERS = ("saved_model", "onnx"), "transformers"
+_FORMATS, _TRANSFORMERS, _ARGOS = ("saved_model", "onnx"), "transformers", "argos"
 _WITH_PRECISIONS = ("onnx", "ctranslate2", "litert")
 _KNOWN_FORMATS = ("saved_model", *_WITH_PRECISIONS)
 _DISTRIBUTION = "keras-transformer-core"
@@ -215,6 +216,9 @@ def _export(options: argparse.Namespace) -> None:
     if _TRANSFORMERS in (options.formats or ()):
         _export_to_transformers(options)
         return
+    if _ARGOS in (options.formats or ()):
+        _export_to_argos(options)
+        return
     check(
         options.tokenizer is None, f"be None without the format {_TRANSFORMERS}", tokenizer=options.tokenizer
     )
@@ -259,12 +263,41 @@ def _other_formats() -> list[str]:
     return sorted(importlib.metadata.entry_points(group="keras_transformer.targets").names)
 
 
+def _check_single_format(options: argparse.Namespace, expected: str, *unused: str) -> None:
+    """Raise a ValueError unless a format is the only one, without options that it does not have."""
+    check(options.formats == [expected], f"be {expected} alone, or others", formats=options.formats)
+    for name in ("name", "vocabulary_shortlist", "signature_key_file", *unused):
+        value = getattr(options, name)
+        check(value is None, f"be None for the format {expected}", **{name: value})
+
+
+def _export_to_argos(options: argparse.Namespace) -> None:
+    """Write a translator as a package of Argos Translate, whose name has the languages."""
+    _check_single_format(options, _ARGOS, "tokenizer")
+    file, precisions = pathlib.Path(options.folder), conversion.precisions_of(options) or ["int8"]
+    pair = re.fullmatch(r"([a-z]{2,3})[-_]([a-z]{2,3})\.argosmodel", file.name)
+    check(pair is not None, "be named by its languages, such as es_en.argosmodel", folder=options.folder)
+    check(len(precisions) == 1, f"be one for the format {_ARGOS}", precisions=options.precisions)
+    if file.exists():
+        raise FileExistsError(f"`{file}` exists already and is not changed")
+    load_libraries()
+    from keras_transformer import export, pipelines
+
+    assert pair is not None
+    written = export.argos_package(
+        pipelines.load(options.path),
+        file,
+        from_code=pair[1],
+        to_code=pair[2],
+        precision=precisions[0],
+        say=note,
+    )
+    say(str(written))
+
+
 def _export_to_transformers(options: argparse.Namespace) -> None:
     """Write a pipeline as a folder of `transformers`."""
-    check(options.formats == [_TRANSFORMERS], f"be {_TRANSFORMERS} alone, or others", formats=options.formats)
-    for name in ("precisions", "name", "vocabulary_shortlist", "signature_key_file"):
-        value = getattr(options, name)
-        check(value is None, f"be None for the format {_TRANSFORMERS}", **{name: value})
+    _check_single_format(options, _TRANSFORMERS, "precisions")
     load_libraries()
     from keras_transformer import pipelines
 
@@ -414,7 +447,8 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         nargs="+",
         metavar="FORMAT",
         help=f"{', '.join(_KNOWN_FORMATS)}; default: {' and '.join(_FORMATS)}; {_TRANSFORMERS} alone writes a folder "
-        "of `transformers`; packages can add others",
+        f"of `transformers`, {_ARGOS} alone a package of Argos Translate such as es_en.argosmodel; packages can "
+        "add others",
     )
     export.add_argument(
         "--tokenizer",

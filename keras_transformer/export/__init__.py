@@ -1,5 +1,6 @@
-"""Export pipelines and Keras models to SavedModel and ONNX, and verify the exports."""
+"""Export pipelines and Keras models to SavedModel, ONNX and CTranslate2, and verify the exports."""
 
+from keras_transformer.export.argos import argos_package as argos_package
 from keras_transformer.export.keras_models import onnx_model as onnx_model
 from keras_transformer.export.keras_models import saved_model_of as saved_model_of
 from keras_transformer.export.parity.comparison import verify as verify
@@ -13,6 +14,7 @@ from keras_transformer_serving import ParityError as ParityError
 __all__ = [
     "ExportTarget",
     "ParityError",
+    "argos_package",
     "bundle",
     "onnx",
     "onnx_model",

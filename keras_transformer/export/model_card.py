@@ -41,7 +41,7 @@ def model_card(name: str, pipeline: Any, reports: Mapping[str, Any]) -> str:
             *_examples(reports),
             *(line for target in targets_of(reports) for line in target.card(name, pipeline, reports)),
             *_limits(pipeline, reports),
-            *_license(pipeline.source),
+            f"## Licence and origin\n\n{license_of(pipeline.source)}\n",
             *_settings(pipeline),
             *_parity(reports),
         ]
@@ -136,12 +136,11 @@ def _limits(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
     yield "- It can repeat errors and prejudices of the texts that it was trained on.\n"
 
 
-def _license(source: Source | None) -> Iterator[str]:
-    yield "## Licence and origin\n"
+def license_of(source: Source | None) -> str:
+    """Return where the weights of a pipeline come from, and their licence."""
     if source is None:
-        yield "No licence is recorded. Before you share the model, name one that its training data allows.\n"
-    else:
-        yield f"{_provenance(source)}\n"
+        return "No licence is recorded. Before you share the model, name one that its training data allows."
+    return _provenance(source)
 
 
 def _settings(pipeline: Any) -> Iterator[str]:

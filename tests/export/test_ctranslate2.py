@@ -16,6 +16,7 @@ from keras_transformer.generation import (
     Sample,
 )
 from keras_transformer_cli import commands
+from tests.export import test_published_families
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
@@ -182,6 +183,24 @@ def test_precisions_are_models_of_their_own(tmp_path):
     exported(translator(), tmp_path / "float32")
     with pytest.raises(ValueError, match="`precision` must be one of the export's: float32. Received"):
         serving.load(tmp_path / "float32" / "it", precision="int8")
+
+
+PUBLISHED = (
+    *(f"{name}ForConditionalGeneration" for name in ("Bart", "M2M100", "MBart", "MT5", "Pegasus", "T5")),
+    *(f"{name}ForCausalLM" for name in ("Gemma", "Llama", "SmolLM3")),
+    "MarianMTModel",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_ids_of_published_architectures_equal_the_pipeline(name, tmp_path):
+    pipeline = test_published_families.pipeline_of(name)
+    texts = test_published_families.TEXTS
+    folder = export.bundle(
+        pipeline, tmp_path / "it", targets=["ctranslate2"], texts=texts, precisions=["float32"]
+    )
+    assert serving.load(folder)(texts) == pipeline(texts)
 
 
 UNSUPPORTED = {

@@ -90,6 +90,23 @@ def test_each_precision_of_litert_answers_as_the_model(case, size, tmp_path, req
             assert_tensors_are_close(pipeline, served, case, limits)
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize(
+    "name", [name for name in rows.PIPELINES if "," not in name or name in rows.GENERATING]
+)
+def test_ctranslate2_answers_as_the_pipeline_or_rejects_it(name, tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    (case, _), folder = rows.PIPELINES[name], tmp_path / "it"
+    pipeline, targets = case.make(), ["ctranslate2"]
+    if isinstance(pipeline, pipelines.TextToText | pipelines.TextGeneration):
+        export.bundle(pipeline, folder, targets=targets, precisions=["float32"])
+        assert_ids_are_close(pipeline, serving.load(folder), case, LIMITS["float32"])
+        return
+    with pytest.raises(ValueError, match=f"for CTranslate2.*Received: a {type(pipeline).__name__}"):
+        export.bundle(pipeline, folder, targets=targets)
+    assert not folder.exists()
+
+
 def operations(folder):
     """Return the operations of the float32 graph that is served, after ONNX Runtime's optimization."""
     paths = [path for path in folder.rglob("*.onnx") if path.parent.name not in graph_files.CONVERTED]

@@ -4,7 +4,8 @@ import collections
 import concurrent.futures
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -70,7 +71,7 @@ def _file(name: str, precision: str) -> str:
 class Search:
     """The search of a pipeline in the terms of CTranslate2.
 
-    CTranslate2 sums log-probabilities; hypotheses are ranked here, by the pipeline's length penalty.
+    CTranslate2 searches, and hypotheses are ranked here, by the pipeline's length penalty.
 
     Attributes:
         num_beams: the number of beams, 1 for greedy search.
@@ -149,8 +150,8 @@ class Search:
             "length_penalty": 0,
         }
 
-    def ranked(self, lengths: Sequence[int], scores: Sequence[float]) -> list[tuple[int, float]]:
-        """Return the indices and the log-probabilities of the best hypotheses.
+    def best(self, lengths: Sequence[int], scores: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of the best hypotheses, and their log-probabilities.
 
         Args:
             lengths: the numbers of tokens, with those of end tokens.
@@ -159,10 +160,10 @@ class Search:
         sizes = np.maximum(np.array(lengths, np.float64), 1)
         sums = np.array(scores, np.float64)
         if self.early_stopping == "num_beams" and self.num_beams > 1:
-            sums = sums * sizes**self.alpha
+            sums = sums * sizes**self.alpha  # CTranslate2 has divided them
         base = sizes if self.normalization == "length" else (5 + sizes) / 6
         order = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
-        return [(int(place), float(sums[place])) for place in order]
+        return order, sums[order]
 
 
 class CTranslate2Engine(ExportedEngine):
@@ -218,11 +219,10 @@ class CTranslate2Engine(ExportedEngine):
         )
         self.device = device
         self._workers = workers
-        never = {id_ for id_ in (self.pad_id, self.start_id) if id_ is not None} - {self.end_id}
-        self._common: dict[str, Any] = {
-            "end_token": [str(id_) for id_ in sorted(self.end_ids)],
-            "suppress_sequences": [[str(id_)] for id_ in sorted(never)] or None,
-        }
+        self._ends = _words(sorted(self.end_ids))
+        self._never = {id_ for id_ in (self.pad_id, self.start_id) if id_ is not None} - {self.end_id}
+        words = [[word] for word in _words(sorted(self._never))]
+        self._suppressed = {"suppress_sequences": words} if words else {}
 
     @property
     def needed_to_stream(self) -> str:
@@ -243,20 +243,19 @@ class CTranslate2Engine(ExportedEngine):
         limit, minimum = self._limits(source)
         if not source.ids or not limit:
             return
+        skipped, options = len(source.prefix_ids), {"end_token": self._ends, **self._suppressed}
         if self.start_id is None:
             results = self._model.generate_tokens(
-                _words(source.ids), max_length=limit, min_length=minimum, **self._common
+                _words(source.ids), max_length=limit, min_length=minimum, **options
             )
-            skipped = 0
         else:
-            skipped = len(source.prefix_ids)
             results = self._model.generate_tokens(
                 _words(source.ids),
                 self._target(source),
                 max_decoding_length=limit + skipped,
                 min_decoding_length=minimum + skipped,
                 max_input_length=0,
-                **self._common,
+                **options,
             )
         for result in results:
             if skipped:
@@ -294,9 +293,40 @@ class CTranslate2Engine(ExportedEngine):
     def _hypotheses(
         self, sources: Sequence[Source], limit: int, minimum: int, prefix: int
     ) -> list[Generated]:
-        """Return the hypotheses of sources of equal limits, whose prefixes have `prefix` tokens."""
+        """Return the hypotheses of sources of equal limits, whose prefixes have `prefix` tokens.
+
+        Tokens that must not be generated, such as padding, are suppressed only where they were generated: CTranslate2
+        leaves them out of the distribution, so that its scores, and with them its beams, would not be the model's.
+        """
+        best = self._searched(sources, limit, minimum, prefix, {})
+        wrong = [row for row, (rows, _) in enumerate(best) if not self._never.isdisjoint(chain(*rows))]
+        if wrong:
+            others = self._searched([sources[row] for row in wrong], limit, minimum, prefix, self._suppressed)
+            best = [*best]
+            for row, hypotheses in zip(wrong, others, strict=True):
+                best[row] = hypotheses
+        found = [self._padded(*hypotheses) for hypotheses in best]
+        if minimum:  # the probabilities of end tokens were left out
+            scored = [
+                Scored(source, generated.ids[0, : generated.lengths[0]].tolist())
+                for source, generated in zip(sources, found, strict=True)
+            ]
+            for generated, scores in zip(found, self._scored(scored), strict=True):
+                generated.scores[0] = scores.sum()
+        return found
+
+    def _searched(
+        self,
+        sources: Sequence[Source],
+        limit: int,
+        minimum: int,
+        prefix: int,
+        suppressed: Mapping[str, Any],
+    ) -> list[tuple[list[list[int]], np.ndarray]]:
+        """Return the ids of the best hypotheses of each source, and their log-probabilities."""
         arguments = {
-            **self._common,
+            "end_token": self._ends,
+            **suppressed,
             **self.search.arguments(limit),
             "return_scores": True,
             "return_end_token": True,
@@ -319,19 +349,12 @@ class CTranslate2Engine(ExportedEngine):
             sequences = [result.hypotheses for result in results]
         found = []
         for result, of_row in zip(results, sequences, strict=True):
-            ids = [[int(word) for word in hypothesis[prefix:]] for hypothesis in of_row]
-            best = self.search.ranked([*map(len, ids)], result.scores)
-            found.append(self._padded([ids[place] for place, _ in best], [score for _, score in best]))
-        if minimum:  # the probabilities of end tokens were left out
-            scored = [
-                Scored(source, row.ids[0, : row.lengths[0]].tolist())
-                for source, row in zip(sources, found, strict=True)
-            ]
-            for row, scores in zip(found, self._scored(scored), strict=True):
-                row.scores[0] = scores.sum()
+            ids = [[int(word) for word in each[prefix:]] for each in of_row]
+            places, sums = self.search.best([*map(len, ids)], result.scores)
+            found.append(([ids[place] for place in places], sums))
         return found
 
-    def _padded(self, rows: Sequence[Sequence[int]], scores: Sequence[float]) -> Generated:
+    def _padded(self, rows: Sequence[Sequence[int]], scores: Iterable[float]) -> Generated:
         """Return hypotheses, of which there may be fewer than are returned."""
         count = self.num_return
         ids = np.full((count, self.max_new_tokens), self.padding_value, np.int32)
@@ -350,7 +373,7 @@ class CTranslate2Engine(ExportedEngine):
             )
         skipped = []
         if self.start_id is None:
-            rows = [_words([*each.source.ids, *self._without_end(each.target_ids)]) for each in batch]
+            rows = [_words([*each.source.ids, *each.target_ids]) for each in batch]
             results = self._model.score_batch(rows, max_input_length=0)
             skipped = [len(each.source.ids) - 1 for each in batch]
         else:

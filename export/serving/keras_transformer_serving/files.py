@@ -137,7 +137,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Write `content` as JSON, atomically."""
-    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, json_bytes(content))
+
+
+def json_bytes(content: Any) -> bytes:
+    """Return `content` as JSON, indented."""
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
