@@ -374,6 +374,32 @@ def serving() -> str:
     return measuring.table(rows)
 
 
+def encoder_runtimes() -> str:
+    """Return the times of a sentence in each runtime of an encoder's export."""
+    rows = []
+    for name, case in read("encoder_runtimes")["cases"].items():
+        reference = next(iter(case["contenders"].values()))
+        for contender, figures in case["contenders"].items():
+            sentences = case["batch_size"]
+            milliseconds, processor = (
+                1000 * figures[clock] / sentences for clock in ("seconds", "processor_seconds")
+            )
+            relative = reference["processor_seconds"] / figures["processor_seconds"]
+            rows.append(
+                {
+                    "": name,
+                    "runtime": contender,
+                    "threads": str(figures["threads"]),
+                    "ms a sentence": f"{milliseconds:.1f}",
+                    "processor ms a sentence": f"{processor:.1f}",
+                    "speed by processor time": "1" if figures is reference else f"{relative:.2f} ×",
+                    "smallest cosine": f"{figures['cosine']:.4f}",
+                    "memory": f"{figures['peak_memory_mib']:,.0f} MiB",
+                }
+            )
+    return measuring.table(rows)
+
+
 def overload() -> str:
     """Return what the server answers at twice the rate that it sustains."""
     load = read("serving")["load"]
@@ -504,6 +530,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "translation": translation,
     "aims": aims,
     "serving": serving,
+    "encoder_runtimes": encoder_runtimes,
     "overload": overload,
     "joining_rows": joining_rows,
     "recurrent_generation": recurrent_generation,

@@ -138,6 +138,16 @@ def test_an_operation_that_litert_lacks_is_named():
         to_litert.convert(to_litert.frozen(graph))
 
 
+def test_matrices_are_stored_in_the_requested_precision():
+    matrix = tf.constant(np.random.default_rng(0).normal(size=(256, 256)), "float32")
+    graph = ExportedFunction(
+        lambda x: {"y": x @ matrix}, [tf.TensorSpec([None, 256], "float32")], {"x": ["batch_size"]}
+    )
+    function = to_litert.frozen(graph)
+    for precision, size in (("float32", 4), ("float16", 2), ("int8", 1)):
+        assert len(to_litert.convert(function, precision)) // 256**2 == size
+
+
 @pytest.mark.parametrize(
     "slices",
     [
