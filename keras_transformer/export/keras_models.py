@@ -195,14 +195,17 @@ def _known_structure(model: Any, sample_inputs: Any) -> Any:
 
 
 def _names(structure: Any) -> list[str]:
-    """Return a name for each input: its key, its own name, or "inputs", "input_0", …."""
+    """Return a name for each input: its key, its own name, or "inputs", "input_0", ….
+
+    Names that Keras gives are not its own: they change when a model is saved, as it is for an export from JAX.
+    """
     paths = keras.tree.flatten_with_path(structure)
     names = []
     for number, (path, leaf) in enumerate(paths):
         name = getattr(leaf, "name", None) or ""
         if path and all(isinstance(key, str) for key in path):
             name = "_".join(path)
-        elif not name or re.fullmatch(r"keras_tensor(_\d+)?", name):
+        elif not name or re.fullmatch(r"(keras_tensor|input_layer)(_\d+)?", name):
             name = "inputs" if len(paths) == 1 else f"input_{number}"
         names.append(re.sub(r"\W", "_", name))
     return names

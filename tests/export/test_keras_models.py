@@ -184,6 +184,17 @@ def test_a_signature_sets_the_dynamic_sizes(tmp_path):
     assert session.run(None, {"ids": np.ones((1, 9), "int64")})[0].shape == (1, 9, 4)
 
 
+def test_names_of_inputs_do_not_change_when_a_model_is_saved(tmp_path):
+    """As it is for an export from JAX."""
+    first, second = keras.Input((4,), name="first"), keras.Input((4,))
+    several = keras.Model([first, second], keras.layers.Dense(2)(first + second))
+    for model, names in ((sequential(), ["inputs"]), (several, ["first", "input_1"])):
+        model.save(tmp_path / "model.keras")
+        for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
+            specs = keras.tree.flatten(keras_models._specs(each, None, None))
+            assert [spec.name for spec in specs] == names
+
+
 def test_a_subclassed_model_is_exported_with_the_shapes_of_its_first_call():
     model = Pair()
     model(PAIR)
