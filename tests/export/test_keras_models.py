@@ -188,7 +188,8 @@ def test_names_of_inputs_do_not_change_when_a_model_is_saved(tmp_path):
     """As it is for an export from JAX."""
     first, second = keras.Input((4,), name="first"), keras.Input((4,))
     several = keras.Model([first, second], keras.layers.Dense(2)(first + second))
-    for model, names in ((sequential(), ["inputs"]), (several, ["first", "input_1"])):
+    one = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    for model, names in ((one, ["inputs"]), (several, ["first", "input_1"])):
         model.save(tmp_path / "model.keras")
         for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
             specs = keras.tree.flatten(keras_models._specs(each, None, None))
