@@ -1,6 +1,6 @@
 """Translation of 1,000 sentences by a trained model: quality, speed and memory beside CTranslate2.
 
-CTranslate2 gets the weights of the model, of which `--model` is the saved pipeline. All contenders take Spanish texts
+CTranslate2 runs the model as `export` writes it; `--model` is the saved pipeline. All contenders take Spanish texts
 of spa-eng's test split and return English ones, by the same search; BLEU is that of all references. Sentences are
 sorted by length, as CTranslate2 does, and translated 32 at once or one by one. Graphs and CTranslate2 use all cores:
 the threads share the operations of a batch or, if there are fewer, compute several batches at the same time. Rates are
@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import runner
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -41,6 +40,7 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     """Write the texts, the exports of this package, and the models of CTranslate2."""
     from keras_transformer import export, pipelines
     from keras_transformer.datasets import spa_eng
+    from keras_transformer.export.to_ctranslate2 import write_model
 
     tested = sorted(spa_eng.references(spa_eng.load_data()[2]).items(), key=lambda pair: len(pair[0]))
     step = len(tested) // TESTED
@@ -49,11 +49,8 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     for beams in (1, 4):
         precisions = ("float32", "int8")
         export.onnx(searching(pipeline, beams), folder / f"beams_{beams}", precisions=precisions)
-    for name, quantization in (("float32", None), ("int8", "int8")):
-        spec = ctranslate2_spec(pipeline.model)
-        spec.optimize(quantization)
-        (folder / name).mkdir()
-        spec.save(str(folder / name))
+    for precision in ("float32", "int8"):
+        write_model(pipeline, folder / precision, precision)
 
 
 def searching(pipeline: Any, beams: int) -> Any:
@@ -64,60 +61,6 @@ def searching(pipeline: Any, beams: int) -> Any:
         beams, length_penalty=LENGTH_PENALTY, normalization="length", early_stopping="num_beams"
     )
     return pipeline.with_settings("greedy" if beams == 1 else beam, max_new_tokens=MAX_NEW_TOKENS)
-
-
-def ctranslate2_spec(model: Any) -> Any:
-    """Return the specification of a pre-norm Transformer of this package; tokens are ids as words."""
-    from ctranslate2.converters import utils
-    from ctranslate2.specs import common_spec, transformer_spec
-
-    weights = {weight.path: weight.numpy() for weight in model.weights}
-    spec = transformer_spec.TransformerSpec.from_config(
-        (model.num_layers, model.num_decoder_layers), model.num_heads, pre_norm=True
-    )
-
-    def linear(target: Any, path: str) -> None:
-        target.weight, target.bias = weights[f"{path}/kernel"].T, weights[f"{path}/bias"]
-
-    def norm(target: Any, path: str) -> None:
-        target.gamma, target.beta = weights[f"{path}/gamma"], weights[f"{path}/beta"]
-
-    def attention(target: Any, path: str, fused: int) -> None:
-        """Set the projections, of which as many are fused, and the norm before them."""
-        parts = [common_spec.LinearSpec() for _ in range(3)]
-        for part, name in zip(parts, ("query", "key", "value"), strict=True):
-            linear(part, f"{path}/{name}")
-        utils.fuse_linear(target.linear[0], parts[:fused])
-        if fused == 1:
-            utils.fuse_linear(target.linear[1], parts[1:])
-        linear(target.linear[-1], f"{path}/output")
-        norm(target.layer_norm, f"{path}_residual/norm")
-
-    table = weights["embedding/embedding/embeddings"]
-    positions = np.array(model.positions["encoder"].encode(np.arange(512), table.shape[1]))
-    for side, part in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        embeddings = part.embeddings[0] if side == "encoder" else part.embeddings
-        embeddings.weight, part.position_encodings.encodings = table, positions
-        part.scale_embeddings = True
-        norm(part.layer_norm, f"{side}_norm")
-        for number, layer in enumerate(part.layer):
-            block = f"{side}_{number}"
-            attention(layer.self_attention, f"{block}/{'self_' if side == 'decoder' else ''}attention", 3)
-            if side == "decoder":
-                attention(layer.attention, f"{block}/cross_attention", 1)
-            linear(layer.ffn.linear_0, f"{block}/feed_forward/hidden")
-            linear(layer.ffn.linear_1, f"{block}/feed_forward/output")
-            norm(layer.ffn.layer_norm, f"{block}/feed_forward_residual/norm")
-    spec.decoder.projection.weight = table
-    words = [str(id_) for id_ in range(len(table))]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.config.bos_token = spec.config.decoder_start_token = str(model.start_id)
-    spec.config.eos_token, spec.config.unk_token = str(model.end_id), str(model.pad_id)
-    spec.config.add_source_eos = False
-    spec.config.layer_norm_epsilon = model.epsilon
-    spec.validate()
-    return spec
 
 
 def workers(case: dict[str, Any], context: runner.Context) -> int:
@@ -152,6 +95,8 @@ def translate_with_ctranslate2(case: dict[str, Any], context: runner.Context, pr
     import keras_transformer_serving as serving
 
     tokenizer = serving.load(context.folder / "beams_1", threads=1).tokenizer
+    pieces = json.loads((context.folder / precision / "shared_vocabulary.json").read_text())
+    ids_of = {piece: id_ for id_, piece in enumerate(pieces)}
     translator = ctranslate2.Translator(
         str(context.folder / precision),
         inter_threads=workers(case, context),
@@ -160,7 +105,7 @@ def translate_with_ctranslate2(case: dict[str, Any], context: runner.Context, pr
     )
 
     def translate(texts: list[str]) -> list[str]:
-        sources = [[*map(str, ids), str(tokenizer.end_id)] for ids in map(tokenizer.tokenize, texts)]
+        sources = [[pieces[id_] for id_ in ids] for ids in map(tokenizer.tokenize, texts)]
         results = translator.translate_batch(
             sources,
             beam_size=case["beams"],
@@ -168,7 +113,7 @@ def translate_with_ctranslate2(case: dict[str, Any], context: runner.Context, pr
             max_decoding_length=MAX_NEW_TOKENS,
             max_batch_size=case["batch_size"],
         )
-        return [tokenizer.detokenize([int(word) for word in result.hypotheses[0]]) for result in results]
+        return [tokenizer.detokenize([ids_of[piece] for piece in result.hypotheses[0]]) for result in results]
 
     return translate
 
