@@ -8,6 +8,7 @@ import pytest
 
 import keras_transformer_serving as serving
 from keras_transformer import export, layers, models, pipelines, relations, text
+from keras_transformer.export import to_ctranslate2
 from keras_transformer.generation import (
     Beam,
     EndTokens,
@@ -81,6 +82,23 @@ def test_an_export_is_compared_and_loaded(tmp_path):
     vocabulary = json.loads((folder / "ctranslate2" / "shared_vocabulary.json").read_text())
     ids = [vocabulary.index(piece) for piece in found.hypotheses[0]]
     assert ids == pipeline.generate(TEXTS[:1]).ids[0, 0, : len(ids)].tolist()
+
+
+def test_a_gpu_that_cannot_be_used_is_replaced_by_the_cpu(tmp_path, monkeypatch, caplog):
+    pipeline = translator(num_layers=1)
+    to_ctranslate2.write_model(pipeline, tmp_path)
+    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
+
+    def without_driver(device):
+        if device == "cuda":
+            raise RuntimeError("CUDA driver version is insufficient")
+        return {"float32"}
+
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", without_driver)
+    files, options = serving.PartFiles.of_folder(tmp_path), serving.EngineOptions()
+    engine = serving.ServedCTranslate2.engine(files, pipeline.export_config(), options)
+    assert engine.device == "cpu"
+    assert "CTranslate2 runs on the CPU, as it cannot use the GPU: CUDA driver" in caplog.text
 
 
 FAMILIES = {

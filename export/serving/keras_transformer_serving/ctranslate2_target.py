@@ -22,7 +22,7 @@ from keras_transformer_serving.generation import (
 from keras_transformer_serving.graph_files import FLOAT32, check_precision
 from keras_transformer_serving.jobs import Method
 from keras_transformer_serving.part_files import PartFiles
-from keras_transformer_serving.sessions import num_cores
+from keras_transformer_serving.sessions import LOG, num_cores
 from keras_transformer_serving.targets import EngineOptions, ServedTarget
 
 CTRANSLATE2 = "ctranslate2"
@@ -183,7 +183,7 @@ class CTranslate2Engine(ExportedEngine):
 
     def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:
         super().__init__(config)
-        package = ctranslate2_package()
+        ctranslate2_package()
         check_precision(files, options.precision)
         threads, workers = options.threads, options.workers
         if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
@@ -206,18 +206,13 @@ class CTranslate2Engine(ExportedEngine):
             content["shared_vocabulary.json"] = tokens
             settings |= {"decoder_start_token": None, "add_source_bos": False, "add_source_eos": False}
         content["config.json"] = json.dumps(settings).encode()
-        device = "cuda" if package.get_cuda_device_count() else "cpu"
-        # A CPU computes float16 weights in float32.
-        is_supported = options.precision in package.get_supported_compute_types(device)
-        self._model = (package.Generator if is_decoder else package.Translator)(
-            CTRANSLATE2,
-            device,
-            compute_type=options.precision if is_supported else FLOAT32,
+        self._model, self.device = _loaded(
+            "Generator" if is_decoder else "Translator",
+            options.precision,
             intra_threads=threads,
             inter_threads=max(workers, num_cores() // threads),
             files=content,
         )
-        self.device = device
         self._workers = workers
         self._ends = _words(sorted(self.end_ids))
         self._never = {id_ for id_ in (self.pad_id, self.start_id) if id_ is not None} - {self.end_id}
@@ -399,6 +394,36 @@ class CTranslate2Engine(ExportedEngine):
         start = self.start_id if source.start_id is None else source.start_id
         assert start is not None  # of an encoder–decoder
         return _words([start, *source.prefix_ids])
+
+
+def _loaded(kind: str, precision: str, **arguments: Any) -> tuple[Any, str]:
+    """Return a model, and the type of its device: a GPU if CTranslate2 can use one, else the CPU.
+
+    Args:
+        kind: the name of its class.
+        precision: that of its files. A device without it, such as a CPU without float16, computes in float32.
+        **arguments: other arguments of the class.
+    """
+    package = ctranslate2_package()
+    if package.get_cuda_device_count():
+        try:
+            model = _loaded_on("cuda", kind, precision, **arguments)
+            # CUDA's libraries are loaded by the first operation.
+            if kind == "Translator":
+                model.translate_batch([["0"]], [["0"]], max_decoding_length=1)
+            else:
+                model.generate_batch([["0"]], max_length=1)
+            return model, "cuda"
+        except RuntimeError as error:
+            LOG.warning("CTranslate2 runs on the CPU, as it cannot use the GPU: %s", error)
+    return _loaded_on("cpu", kind, precision, **arguments), "cpu"
+
+
+def _loaded_on(device: str, kind: str, precision: str, **arguments: Any) -> Any:
+    package = ctranslate2_package()
+    is_supported = precision in package.get_supported_compute_types(device)
+    compute_type = precision if is_supported else FLOAT32
+    return getattr(package, kind)(CTRANSLATE2, device, compute_type=compute_type, **arguments)
 
 
 def _words(ids: Sequence[int]) -> list[str]:
