@@ -11,6 +11,7 @@ the Keras model.
 
 import argparse
 import functools
+import itertools
 import os
 import pathlib
 import sys
@@ -48,9 +49,8 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     kt.export.bundle(pipeline, folder / "export", targets=targets, precisions=("float32", "int8"))
     # The last ones, which no choice of a recipe has seen.
     sources = int8_recipes.sources(options.data or pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]))
-    texts = [
-        text for places in zip(*(source[-SENTENCES:] for source in sources), strict=True) for text in places
-    ][:SENTENCES]
+    last = zip(*(source[-SENTENCES:] for source in sources), strict=True)
+    texts = [*itertools.chain.from_iterable(last)][:SENTENCES]
     embeddings = np.asarray(pipeline(texts))
     for size in (1, SENTENCES):
         for number in range(SENTENCES // size):

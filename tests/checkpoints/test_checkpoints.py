@@ -148,14 +148,29 @@ def test_served_embeddings(checkpoints, minilm, embeddings, exports, precision):
         each["embedding"] if isinstance(each, dict) else each for each in served(export, precision, texts)
     ]
     for vectors in (found, np.asarray(answers)):  # in int8, a vector depends on the others of its batch
-        cosines = checkpoints.cosines(vectors, embeddings)
-        figures = {
-            "largest_difference": np.abs(vectors - embeddings).max(),
-            "mean_cosine": cosines.mean(),
-            "smallest_cosine": cosines.min(),
-        }
-        assert checkpoints.is_within_limits((precision, figures))
-        assert checkpoints.rank_correlation(vectors, embeddings) > 0.99
+        assert_are_embeddings(checkpoints, precision, vectors, embeddings)
+
+
+def assert_are_embeddings(checkpoints, precision, vectors, embeddings):
+    """Compare vectors with those of sentence-transformers."""
+    cosines = checkpoints.cosines(vectors, embeddings)
+    figures = {
+        "largest_difference": np.abs(vectors - embeddings).max(),
+        "mean_cosine": cosines.mean(),
+        "smallest_cosine": cosines.min(),
+    }
+    assert checkpoints.is_within_limits((precision, figures))
+    assert checkpoints.rank_correlation(vectors, embeddings) > 0.99
+
+
+@pytest.mark.slow
+def test_embeddings_in_litert(checkpoints, minilm, embeddings, tmp_path):
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    pipeline = kt.pipelines.from_hugging_face(minilm)
+    folder = kt.export.bundle(pipeline, tmp_path / "it", targets=["litert"], precisions=PRECISIONS)
+    for precision in PRECISIONS:
+        served = serving.load(folder, precision=precision)
+        assert_are_embeddings(checkpoints, precision, np.asarray(served(list(checkpoints.TEXTS))), embeddings)
 
 
 @pytest.mark.slow
