@@ -68,6 +68,7 @@ def test_each_precision_answers_as_the_model(case, size, tmp_path):
 WITHOUT_LITERT = ("speech", "transcription")
 
 
+@pytest.mark.slow  # tests/export/test_litert.py has a quick one
 @pytest.mark.parametrize(("case", "size"), each_pipeline(("small", "large")))
 def test_each_precision_of_litert_answers_as_the_model(case, size, tmp_path, request):
     pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
