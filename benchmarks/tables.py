@@ -16,7 +16,7 @@ from comparisons import read
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("attention", "benchmarks", "models", "serving")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("attention", "benchmarks", "int4", "models", "serving")),
 )
 BLOCK = re.compile(
     r"(<!-- benchmarks/tables\.py: ([a-z_]+)((?: \w+)*) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
@@ -514,7 +514,41 @@ def spread(values: Mapping[str, float], seeds: int) -> str:
     return f"{mean:,.{digits}f}" + (f" ± {deviation:,.{digits}f}" if seeds > 1 else "")
 
 
+def quantized_language_models() -> str:
+    """Return the perplexity, the size and the identical ids of models in each precision."""
+    rows = [
+        {
+            "": f"{name}, {precision}, {'ONNX graph' if kind == 'ONNX' else 'Keras model'}",
+            "perplexity": f"{row['perplexity']:.2f}",
+            "MB": f"{row['bytes'] / 1e6:.1f}",
+            "identical ids, %": f"{100 * row['identical_ids']:.1f}",
+        }
+        for name, forms in read("int4_quality")["models"].items()
+        for kind in ("ONNX", "Keras")
+        for precision, row in forms[kind].items()
+    ]
+    return measuring.table(rows)
+
+
+def decoder_only() -> str:
+    """Return the time of a further token by the decoder-only model of each contender, with 1 and 2 threads."""
+    result = read("decoder_only")
+    names = list(dict.fromkeys(name for case in result["cases"].values() for name in case["contenders"]))
+    rows = []
+    for name in names:
+        row = {"ms for a further token": label(name)}
+        for case, measured in result["cases"].items():
+            figures = measured["contenders"].get(name)
+            for title, key in (("", "seconds"), (", processor time", "processor_seconds")):
+                value = "–" if figures is None else f"{1000 * figures[f'{key}_per_further_token']:.1f}"
+                row[f"{case}{title}"] = value
+        rows.append({**row, "on": comparisons.machine(result)})
+    return measuring.table(rows)
+
+
 BLOCKS: Mapping[str, Callable[..., str]] = {
+    "quantized_language_models": quantized_language_models,
+    "decoder_only": decoder_only,
     "summary": summary,
     "every_comparison": every_comparison,
     "machines": machines,
