@@ -26,15 +26,13 @@ from keras_transformer_cli.output import (
     warnings_on_stderr,
 )
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check, check_one_of, check_positive_integer, renamed
+from keras_transformer_options.arguments import check, check_positive_integer, renamed
 from keras_transformer_options.base import TableOptions, column
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.metrics import METRICS
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
-_FORMATS, _TRANSFORMERS, _ARGOS = ("saved_model", "onnx"), "transformers", "argos"
-_WITH_PRECISIONS = ("onnx", "ctranslate2", "litert")
-_KNOWN_FORMATS = ("saved_model", *_WITH_PRECISIONS)
+_TRANSFORMERS, _ARGOS = "transformers", "argos"
 _DISTRIBUTION = "keras-transformer-core"
 _SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 _PATHS = ("path", "folder", "folders", "data", "validation", "test", "output", "input", "pipeline")
@@ -228,14 +226,7 @@ def _export(options: argparse.Namespace) -> None:
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only "
             "a version, or choose a different folder"
         )
-    targets, precisions = tuple(dict.fromkeys(options.formats or _FORMATS)), conversion.precisions_of(options)
-    for name in targets:
-        check_one_of((*_KNOWN_FORMATS, *_other_formats()), formats=name)
-    if precisions and not {*targets} - {"saved_model"}:
-        raise ValueError(
-            f"`--precisions` requires the format {' or '.join(_WITH_PRECISIONS)}. "
-            f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(targets)}"
-        )
+    targets, precisions = conversion.formats_of(options), conversion.precisions_of(options)
     parts = [name for name in targets if name != "saved_model"]
     if "saved_model" in targets:
         name = checked_model_name(options.folder, options.name, options.version)
@@ -256,11 +247,6 @@ def _export(options: argparse.Namespace) -> None:
         arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, texts)
     written = export.bundle(pipeline, options.folder, signature_key=key, say=note, **arguments)
     say(str(written if len(parts) > 1 else written / parts[0]))
-
-
-def _other_formats() -> list[str]:
-    """Return the names of the targets that other packages add, without importing them."""
-    return sorted(importlib.metadata.entry_points(group="keras_transformer.targets").names)
 
 
 def _check_single_format(options: argparse.Namespace, expected: str, *unused: str) -> None:
@@ -333,7 +319,6 @@ class _Version(argparse.Action):
     """Print the version and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        import importlib.metadata
 
         say(f"{_DISTRIBUTION} {importlib.metadata.version(_DISTRIBUTION)}")
         parser.exit()
@@ -442,13 +427,10 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     export = command("export", _export, "write a pipeline as SavedModel, ONNX or CTranslate2")
     export.add_argument("path", help="a pipeline, or a training run")
     export.add_argument("folder", help="the folder of the export")
-    export.add_argument(
-        "--formats",
-        nargs="+",
-        metavar="FORMAT",
-        help=f"{', '.join(_KNOWN_FORMATS)}; default: {' and '.join(_FORMATS)}; {_TRANSFORMERS} alone writes a folder "
-        f"of `transformers`, {_ARGOS} alone a package of Argos Translate such as es_en.argosmodel; packages can "
-        "add others",
+    conversion.add_formats(
+        export,
+        f"{_TRANSFORMERS} alone writes a folder of `transformers`, {_ARGOS} alone a package of Argos Translate such as "
+        "es_en.argosmodel; ",
     )
     export.add_argument(
         "--tokenizer",

@@ -19,10 +19,14 @@ from typing import Any
 from keras_transformer_cli import folders
 from keras_transformer_cli.output import note, progress_of_exports, say
 from keras_transformer_cli.quiet import load_libraries, quiet_start
-from keras_transformer_options.arguments import check, check_positive_integer, renamed
+from keras_transformer_options.arguments import check, check_one_of, check_positive_integer, renamed
 from keras_transformer_options.files import checked_model_name
 
 PRECISIONS = ("float32", "float16", "int8", "int4")
+FORMATS = ("saved_model", "onnx")  # by default
+_WITH_PRECISIONS = ("onnx", "ctranslate2", "litert")
+_KNOWN_FORMATS = ("saved_model", *_WITH_PRECISIONS)
+_TITLES = {"onnx": "ONNX graphs", "ctranslate2": "models of CTranslate2", "litert": "models of LiteRT"}
 _DISTRIBUTION = "keras-transformer-core"
 _SHOWN = 12  # characters of a commit
 _INSTRUCTIONS = """
@@ -42,13 +46,14 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     convert = command(
         "convert",
         _convert,
-        "write a published model as SavedModel and ONNX: from the Hugging Face Hub, or a folder",
+        "write a published model as SavedModel, ONNX or another format: from the Hugging Face Hub, or a folder",
     )
     convert.add_argument(
         "source",
         help="the id of a model of the hub, or a folder of `transformers` or `sentence-transformers`",
     )
     convert.add_argument("--output", required=True, metavar="FOLDER", help="a new folder for the export")
+    add_formats(convert)
     add_precisions(convert)
     _add_options(convert)
     convert.add_argument(
@@ -57,6 +62,41 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     convert.add_argument(
         "--no-instructions", dest="instructions", action="store_false", help=argparse.SUPPRESS
     )
+
+
+def add_formats(parser: argparse.ArgumentParser, others: str = "") -> None:
+    """Add the option for the formats of an export, which `formats_of` reads.
+
+    Args:
+        parser: the parser.
+        others: a description of other values.
+    """
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        metavar="FORMAT",
+        help=f"{', '.join(_KNOWN_FORMATS)}; default: {' and '.join(FORMATS)}; {others}packages can add others",
+    )
+
+
+def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the targets to write, of the options for formats and precisions.
+
+    Raises:
+        ValueError: if a format is unknown, or none has the precisions.
+    """
+    targets, precisions = tuple(dict.fromkeys(options.formats or FORMATS)), precisions_of(options)
+    others = importlib.metadata.entry_points(
+        group="keras_transformer.targets"
+    ).names  # without importing them
+    for name in targets:
+        check_one_of((*_KNOWN_FORMATS, *sorted(others)), formats=name)
+    if precisions and not {*targets} - {"saved_model"}:
+        raise ValueError(
+            f"`--precisions` requires the format {' or '.join(_WITH_PRECISIONS)}. "
+            f"Received: --precisions {' '.join(precisions)}, --formats {' '.join(targets)}"
+        )
+    return targets
 
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +161,9 @@ def _convert(options: argparse.Namespace) -> None:
         check_positive_integer(max_new_tokens=options.max_new_tokens)
     with renamed(folder="output"):
         name = checked_model_name(folder, None, 1, can_be_named=False)
-    bundle.check_free(folder, [bundle.ONNX, bundle.new_version(folder, name, 1)])
+    targets = formats_of(options)
+    version = bundle.new_version(folder, name, 1)
+    bundle.check_free(folder, [version if target == "saved_model" else target for target in targets])
     note(f"Reading {options.source}")
     load_libraries()
     from keras_transformer import export
@@ -132,13 +174,18 @@ def _convert(options: argparse.Namespace) -> None:
     with quiet_start(), progress_of_exports():
         pipeline = hugging_face.read(files, options.revision, settings)
         note(_description(pipeline))
-        export.bundle(pipeline, folder, precisions=precisions_of(options), say=note)
+        export.bundle(pipeline, folder, targets=targets, precisions=precisions_of(options), say=note)
     if options.instructions:
-        graphs = PartFiles.of_bundle(bundle.Bundle(folder), bundle.ONNX)
-        precisions = ["float32", *graph_files.converted_precisions(graphs.names)]
-        say(
-            f"Wrote {folder}: a SavedModel, and ONNX graphs in {', '.join(precisions)}, compared with the model"
-        )
+        written = bundle.Bundle(folder)
+        found = {}
+        for target in targets:
+            names = PartFiles.of_bundle(written, target).names
+            found[target] = ", ".join(["float32", *graph_files.converted_precisions(names)])
+        parts = [
+            "a SavedModel" if target == "saved_model" else f"{_TITLES.get(target, target)} in {precisions}"
+            for target, precisions in found.items()
+        ]
+        say(f"Wrote {folder}: {', and '.join(parts)}, compared with the model")
         say(_instructions(folder, name))
 
 

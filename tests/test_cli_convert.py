@@ -17,6 +17,7 @@ from keras_transformer import export, interop
 from keras_transformer.models import BERT, SequenceClassifier
 from keras_transformer_cli import commands, conversion
 from keras_transformer_serving import bundle
+from tests.published import write_hugging_face_folders
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -181,7 +182,31 @@ def test_unknown_precisions_are_an_error(precisions, saved, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         commands.main(["convert", str(saved), "--output", str(tmp_path / "new"), "--precisions", precisions])
     assert stopped.value.code == 2
-    assert "must be float32, float16, int8. Received: " in capsys.readouterr().err
+    assert "must be float32, float16, int8, int4. Received: " in capsys.readouterr().err
+
+
+def test_unsupported_formats_are_an_error_and_write_nothing(saved, tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    arguments = ["convert", saved, "--output", tmp_path / "new", "--formats"]
+    assert "must be one of" in error_of(capsys, [*arguments, "moons"])
+    error = error_of(capsys, [*arguments, "saved_model", "ctranslate2"])
+    assert "must generate texts for CTranslate2" in error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_convert_writes_other_formats(tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    write_hugging_face_folders(tmp_path)
+    out = tmp_path / "es-en"
+    arguments = ["convert", str(tmp_path / "opus-mt-es-en"), "--output", str(out), "--formats", "ctranslate2"]
+    assert commands.main([*arguments, "--precisions", "float32,int8", "--max-new-tokens", "8"]) == 0
+    assert (
+        f"Wrote {out}: models of CTranslate2 in float32, int8, compared with the model"
+        in capsys.readouterr().out
+    )
+    assert {path.name for path in out.iterdir() if path.is_dir()} >= {"ctranslate2", "tokenizer"}
+    assert not (out / "onnx").exists()
 
 
 @pytest.mark.slow
