@@ -93,16 +93,15 @@ def load(
     of the export may be missing, but no file may have been added.
 
     Args:
-        folder: the export, as `keras_transformer.export.onnx` writes it.
+        folder: the export, as `keras_transformer.export.bundle` writes it.
         providers: ONNX Runtime's execution providers in order of preference, names such as "CUDAExecutionProvider" or
             tuples (name, options); by default CUDA, if available, then CPU.
         precision: "float32", or "float16" (for GPUs), "int8" or "int4" (for CPUs) if the export has them.
-        threads: the number of threads of ONNX Runtime that share an operation; by default one for each core, divided
-            by `workers`.
+        threads: the number of threads that share an operation; by default one for each core, divided by `workers`.
         workers: the number of batches of texts that are computed at the same time. Many batches of a small model are
             fastest on a CPU with one worker for each core, a single one with one worker.
-        engine: the name of the target whose part is run, such as "onnx"; by default "onnx", or the first part of the
-            export that an engine runs.
+        engine: the name of the target whose part is run, such as "onnx" or "ctranslate2"; by default "onnx", or the
+            first part of the export that an engine runs.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -112,7 +111,8 @@ def load(
 
     Raises:
         FileNotFoundError: if the folder is not an export or has no part that an engine runs.
-        ImportError: if ONNX Runtime is not installed, or `tokenizers`, if the export's tokenizer needs it.
+        ImportError: if ONNX Runtime or what else the engine needs is not installed, or `tokenizers`, if the export's
+            tokenizer needs it.
         ParityError: if the tokenizer gives other ids than at export.
         ValueError: if a file is not the one that was exported or was added, or the manifest was edited or is not
             signed with the key, a provider cannot be used, `threads` or `workers` is no positive integer, or the export
