@@ -86,7 +86,7 @@ class ExportTarget(abc.ABC):
         if not valid or len(set(wanted)) != len(wanted):
             raise ArgumentError(
                 f"{{precisions}} must be None or a list of {FLOAT32!r} and optionally "
-                f"{' and '.join(map(repr, self.converted))}",
+                f"{' and '.join(map(repr, self.converted))} for the target {self.name!r}",
                 precisions=self.precisions,
             )
         if len(wanted) > 1 and dtype != FLOAT32:

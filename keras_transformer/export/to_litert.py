@@ -149,6 +149,8 @@ def convert(function: Callable[..., dict[str, Any]], precision: str = FLOAT32) -
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if precision == "float16":
         converter.target_spec.supported_types = [tf.float16]
+    root = logging.getLogger()
+    handlers = [*root.handlers]
     try:
         content: bytes = converter.convert()
     except Exception as error:  # the converter's class is not public
@@ -159,6 +161,8 @@ def convert(function: Callable[..., dict[str, Any]], precision: str = FLOAT32) -
             "`pipeline` must have a model whose operations LiteRT has. Received: "
             + (operations or f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
         ) from error
+    finally:
+        root.handlers[:] = handlers  # the converter adds one, which prints the lines of other loggers
     return content
 
 

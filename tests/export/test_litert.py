@@ -1,6 +1,7 @@
 """Exports for LiteRT equal their pipelines, and run without TensorFlow."""
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -111,7 +112,10 @@ def test_unsupported_pipelines_raise_before_anything_is_written(tmp_path, monkey
     check(classify(dtype="mixed_float16"), ValueError, "computes in float32 for LiteRT.*in float16")
     images = classify_images(labels=LABELS)
     check(
-        images, ValueError, "`precisions` must be None or a list of .*'int4'", precisions=["float32", "int4"]
+        images,
+        ValueError,
+        "a list of .* and 'int8' for the target 'litert'.*'int4'",
+        precisions=["float32", "int4"],
     )
     check(images, ValueError, "`text_graph` needs the target 'onnx'", text_graph=True)
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
@@ -136,6 +140,15 @@ def test_an_operation_that_litert_lacks_is_named():
     )
     with pytest.raises(ValueError, match="operations LiteRT has. Received: MatrixDeterminant of f32$"):
         to_litert.convert(to_litert.frozen(graph))
+
+
+def test_a_conversion_adds_no_handler_of_logs(monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    graph = ExportedFunction(
+        lambda x: {"y": 2 * x}, [tf.TensorSpec([None], "float32")], {"x": ["batch_size"]}
+    )
+    to_litert.convert(to_litert.frozen(graph))
+    assert logging.getLogger().handlers == []
 
 
 def test_matrices_are_stored_in_the_requested_precision():
