@@ -182,6 +182,12 @@ def prepare(case: dict[str, Any], context: runner.Context, build: Callable[..., 
     return run
 
 
+def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
+    """Record the number of threads, which is that of the case."""
+    for figures in measured["contenders"].values():
+        figures["threads"] = case["threads"]
+
+
 BENCHMARK = runner.Benchmark(
     __file__,
     __doc__,
@@ -204,6 +210,7 @@ BENCHMARK = runner.Benchmark(
     tries=1,
     fresh=True,
     setup=setup,
+    derive=derive,
     columns={
         "seconds_to_first_token": ".4f",
         "seconds_per_further_token": ".5f",

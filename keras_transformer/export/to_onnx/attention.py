@@ -21,7 +21,7 @@ def fuse_attention(model: Any, shapes: Shapes) -> None:
         model: an `onnx.ModelProto`, which is changed.
         shapes: the known shapes of its values.
     """
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     vectors = {
         constant.name: numpy_helper.to_array(constant)
@@ -31,7 +31,7 @@ def fuse_attention(model: Any, shapes: Shapes) -> None:
     }
     fused = [_Fusion(graph, shapes, vectors).apply() for graph in graph_traversal.graphs(model.graph)]
     if any(fused):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+        graph_traversal.import_domain(model, DOMAIN)
 
 
 @dataclasses.dataclass

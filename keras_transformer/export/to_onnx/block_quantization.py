@@ -41,8 +41,7 @@ def to_int4(model: Any, readers: Readers | None = None) -> Any:
     loops.merge_branches(
         copy.graph
     )  # ONNX Runtime does not compute unpacked blocks of 8 bits, and slowly those of 4
-    if _DOMAIN not in {opset.domain for opset in copy.opset_import}:
-        copy.opset_import.add(domain=_DOMAIN, version=1)
+    graph_traversal.import_domain(copy, _DOMAIN)
     return copy
 
 

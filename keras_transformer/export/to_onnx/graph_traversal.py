@@ -38,6 +38,12 @@ def inner(node: Any) -> list[Any]:
     return graphs + [graph for attribute in node.attribute for graph in attribute.graphs]
 
 
+def import_domain(model: Any, domain: str) -> None:
+    """Let a model use the operations of another domain."""
+    if domain not in {opset.domain for opset in model.opset_import}:
+        model.opset_import.add(domain=domain, version=1)
+
+
 def rename(graph: Any, names: Mapping[str, str]) -> None:
     """Rename values, from old to new names, in the inputs of all nodes.
 

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from keras_transformer.export.to_onnx import attention, fusions, graph_traversal, loops, reshapes, sizes
+from keras_transformer.export.to_onnx import (
+    attention,
+    fusions,
+    graph_traversal,
+    loops,
+    reshapes,
+    rotary,
+    sizes,
+)
 from keras_transformer.export.to_onnx.graph_traversal import Shapes, graphs
 
 _REWRITES = (
@@ -36,7 +44,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
       variables, such as the positions in every layer's cache, and equal outputs of branches are merged.
     - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged. The scale
       of queries follows them, where ONNX Runtime fuses it with the product.
-    - The attention of a decoding step becomes one operation of ONNX Runtime.
+    - The rotation of heads by positions, and the attention of a decoding step, become one operation of ONNX Runtime.
     - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
       token one TopK; indices are sorted as integers; a vector of constants that a condition selects is gathered. GELU
       gets the form that ONNX Runtime fuses with the preceding bias.
@@ -57,6 +65,8 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
         model, reshapes.reshape_once
     )  # last: other rewrites match multiplications by the reshapes around them
     graph_traversal.remove_unused(model.graph)  # so that the nodes that read a value are known
+    rotary.fuse_rotations(model, _shapes(model))
+    _rewrite(model, reshapes.reshape_once)
     shapes = _shapes(model)
     for graph in [*graphs(model.graph)]:
         loops.select_before_loops(graph, shapes)

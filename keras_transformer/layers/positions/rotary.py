@@ -109,7 +109,8 @@ class RotaryPositions(PositionEncoding):
         magnitude = 1.0 if self.scaling is None else self.scaling.magnitude()
         # A head axis for the angles: (T, 1, R/2) or (B, T, 1, R/2).
         sines, cosines = (ops.expand_dims(wave * magnitude, -2) for wave in (sines, cosines))
-        rotated = self._rotate(ops.cast(heads[..., :size], "float32"), sines, cosines)
+        rotated = heads if size == heads.shape[-1] else heads[..., :size]
+        rotated = self._rotate(ops.cast(rotated, "float32"), sines, cosines)
         rotated = ops.cast(rotated, heads.dtype)
         return rotated if size == heads.shape[-1] else ops.concatenate([rotated, heads[..., size:]], axis=-1)
 
