@@ -236,6 +236,24 @@ def embeddings(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
             yield from compare(EMBEDDINGS, name, result, forms(figures, {"ours": "the ONNX export"}), peers)
 
 
+TRANSCRIPTION = "transcription by whisper-tiny.en"
+
+
+def transcription(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare the export of a Whisper with faster-whisper and `transformers`."""
+    for result in runs("transcription", folder):
+        for name, case in result["cases"].items():
+            figures = case["contenders"]
+            rates = {
+                "faster-whisper": forms(figures, {"faster-whisper": ""}),
+                "`transformers`": forms(figures, {"transformers": ""}),
+            }
+            peers = {peer: peer_rates for peer, peer_rates in rates.items() if peer_rates}
+            yield from compare(
+                TRANSCRIPTION, name, result, forms(figures, {"ours": "the ONNX export"}), peers
+            )
+
+
 def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
     """Compare requests per second over HTTP."""
     result = read("serving", folder)
@@ -259,7 +277,7 @@ def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
     benchmarks = (
         *(attention, train_step, training, devices, generation, translation),
-        *(encoder_latency, embeddings, serving),
+        *(encoder_latency, embeddings, transcription, serving),
     )
     comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
     return sorted(comparisons, key=lambda comparison: -comparison.default)

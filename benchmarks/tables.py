@@ -93,6 +93,7 @@ def machines() -> str:
         "generation*",
         "encoder_latency*",
         "embeddings*",
+        "transcription*",
         "serving",
     )
     for path in sorted(path for stem in stems for path in comparisons.RESULTS.glob(f"{stem}.json")):
@@ -352,6 +353,11 @@ def aims() -> str:
             peer = max(rate for key, rate in rates.items() if key != "ours")
             row = f"this package, ONNX: embeddings, {name}"
             add(row, "sentence-transformers", 1.2, result, rates["ours"] / peer, limit / peer)
+    for result in comparisons.runs("transcription"):
+        for name, case in result["cases"].items():
+            rates = {key: each["per_second"] for key, each in case["contenders"].items()}
+            row = f"this package, ONNX: transcription, {name}"
+            add(row, "faster-whisper", 1.2, result, rates["ours"] / rates["faster-whisper"], None)
     return measuring.table(list(rows.values()))
 
 
