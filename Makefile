@@ -15,7 +15,7 @@ INSTALLED_CORE := .venv-core/.installed-$(VERSION)
 INSTALLED_TRITON := .venv-triton/.installed-$(VERSION)
 INSTALLED_DOCS := .venv-docs/.installed-$(VERSION)
 
-.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-triton test-all install-published test-checkpoints test-published check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
+.PHONY: help quickstart serve test test-jax test-core test-docs test-site test-exports test-oldest test-triton test-install test-all install-published test-checkpoints test-published check import-graph reference-tables docs serve-docs screenshots serving-operations format notebooks benchmarks benchmark-tables benchmark-plots dist colab javascript javascript-cases browser-test browser-demo clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -202,6 +202,9 @@ dist: .venv-dist/.installed  ## Build the distributions, check them and run the 
 	.venv-dist/bin/twine check --strict dist/*
 	.venv-dist/bin/python tests/platforms.py dist
 	.venv-dist/bin/python tests/wheels.py dist
+
+test-install:  ## Follow the install line of each page in a new environment, WORDS=… of some lines
+	$(PYTHON) tests/install.py $(WORDS)
 
 colab: .venv-dist/.installed  ## Check that an install replaces nothing in a runtime: FREEZE=… its pip freeze
 	.venv-dist/bin/python tests/colab.py $(FREEZE)
