@@ -76,7 +76,7 @@ def run_first_programs(environment: Environment, pages: list[pathlib.Path]) -> N
     for number, (program, page) in enumerate(programs.items()):
         print(f"the first program of {page.relative_to(ROOT)}", flush=True)
         (environment.folder / f"first{number}.py").write_text(program.replace("epochs=5", "epochs=1"))
-        environment.shell(f"rm -rf export && python first{number}.py")
+        environment.shell(f"python first{number}.py")
     environment.shell("keras-transformer --version && keras-transformer verify export/es-en > /dev/null")
     serve(environment, environment.folder / "export" / "es-en")
 

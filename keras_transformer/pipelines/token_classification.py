@@ -1,5 +1,7 @@
 """Classification of the words of a text."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
