@@ -90,7 +90,7 @@ def train_on_jax(environment: Environment, _: list[pathlib.Path]) -> None:
     ]
     (environment.folder / "reviews.csv").write_text("text,label\n" + "\n".join(rows))
     environment.shell("! python -c 'import tensorflow' 2> /dev/null")
-    sizes = "--layers 1 --model-dim 16 --heads 2 --vocabulary-size 300 --epochs 1"
+    sizes = "--tokenizer unigram --layers 1 --model-dim 16 --heads 2 --vocabulary-size 320 --epochs 1"
     environment.shell(
         f"keras-transformer train classify --data reviews.csv {sizes} --output run "
         "&& echo 'a fine film' | keras-transformer predict run -",
