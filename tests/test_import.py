@@ -1,8 +1,10 @@
 """Effects of `import keras_transformer`."""
 
+import ast
 import importlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,7 @@ import pytest
 
 import keras_transformer as kt
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Keras imports matplotlib, which calls deprecated functions of pyparsing; that is a UserWarning too.
 WARNINGS = [
     *("-W", "error::UserWarning"),
@@ -175,3 +178,18 @@ def test_every_serializable_class_is_registered_under_the_package():
     ):
         for name in names:
             assert keras.saving.get_registered_name(getattr(module, name)) == f"keras_transformer>{name}"
+
+
+def test_annotations_of_tensorflow_s_types_are_not_evaluated_on_import():
+    """Else a module that uses TensorFlow lazily would need it when it is imported."""
+    for path in (ROOT / "keras_transformer").rglob("*.py"):
+        tree = ast.parse(source := path.read_text(encoding="utf-8"))
+        if "lazy_tensorflow import" not in source or "from __future__ import annotations" in source:
+            continue
+        bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
+        functions = [node for body in bodies for node in body if isinstance(node, ast.FunctionDef)]
+        for function in functions:
+            arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+            annotations = [function.returns, *(argument.annotation for argument in arguments)]
+            for annotation in filter(None, annotations):
+                assert "tf." not in ast.unparse(annotation), f"{path}: {function.name}"
