@@ -96,8 +96,9 @@ class ColumnPicker:
             first: its first records.
         """
         fields = [record.fields for record in first if not record.error]
-        is_chosen = self.columns is not None or any({*names}.issubset(fields[0]) for names in self.known)
-        if is_chosen or not fields or len(fields[0]) < 2:
+        if self.columns is not None or not fields or len(fields[0]) < 2:
+            return []
+        if any({*names}.issubset(fields[0]) for names in self.known):
             return []
         rows = [[*map(str, each.values() if isinstance(each, dict) else each)] for each in fields]
         names = [*fields[0]] if isinstance(fields[0], dict) else rows[0]

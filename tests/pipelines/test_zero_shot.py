@@ -9,7 +9,7 @@ import tensorflow as tf
 from asgi_calls import calling
 
 from keras_transformer import pipelines
-from keras_transformer.export.to_onnx.target import _python
+from keras_transformer.export import card
 from keras_transformer_serving.pipelines.zero_shot_classification import entailment_classes
 from keras_transformer_serving.server import create_app, forward
 from keras_transformer_serving.tasks import DEFAULT
@@ -97,8 +97,7 @@ def test_invalid_rows_have_the_same_errors_in_calls_and_in_signatures(classifier
 
 
 def test_the_card_of_an_export_has_a_call_with_labels(classifier):
-    (call,) = (line for part in _python(classifier, {}, {}) for line in part.split("\n") if "model([" in line)
-    texts, labels = eval(call, {"model": lambda *columns: columns})
+    texts, labels = eval(card.forward_call(classifier, {}), {"model": lambda *columns: columns})
     assert len(texts) == 1
     answers = classifier.served()(texts, labels)
     assert {label for label, _ in answers[0]} == {*labels}
