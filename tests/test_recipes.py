@@ -644,10 +644,12 @@ def test_a_header_with_custom_names_is_not_an_example(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_epochs_have_no_total_under_a_time_limit(capsys):
+def test_epochs_have_no_total_under_a_time_limit(capsys, caplog):
     examples = toy_examples("classify")[:32]
-    recipe = recipes.Classify(examples, **TINY, minutes=0.02)
+    recipe = recipes.Classify(examples, **TINY, minutes=0.02, epochs=1)
     _, history = recipe.train()
+    assert len(history.epoch) > 1
+    assert "Training for minutes=0.02, in as many epochs as fit; epochs=1 is not applied" in caplog.text
     printed = re.findall(r"^Epoch .*$", capsys.readouterr().out, re.MULTILINE)
     assert printed == [f"Epoch {epoch + 1}" for epoch in history.epoch]
     recipe.train(verbose=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras_transformer_serving as serving
+from keras_transformer.models.base import flatten_layers
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import graph_files, precisions
 from keras_transformer_serving.graph_files import BY_DEFAULT, FLOAT32
@@ -74,6 +75,20 @@ class ExportTarget(abc.ABC):
     def part(self, folder: pathlib.Path) -> str:
         """Return the folder of the files, relative to that of the export, with forward slashes."""
         return self.name
+
+    def check_float32(self, pipeline: Any, runtime: str) -> None:
+        """Raise a ValueError unless a pipeline's model has float32 weights and computes with them, for a runtime."""
+        model = pipeline.model
+        received = None
+        if model.compute_dtype != FLOAT32:
+            received = f"a model that computes in {model.compute_dtype}"
+        elif any(getattr(layer, "quantization_mode", None) is not None for layer in flatten_layers(model)):
+            received = "a model with quantized layers"
+        if received is not None:
+            raise ValueError(
+                f"`pipeline` must have a model that computes in float32 for {runtime}, with weights that are not "
+                f"quantized. Copy the weights to one. Received: {received}"
+            )
 
     def check_precisions(self, dtype: str) -> None:
         """Raise a ValueError unless the precisions are valid for a model that computes in `dtype`."""

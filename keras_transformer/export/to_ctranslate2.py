@@ -14,7 +14,6 @@ from keras_transformer.export.bundle_writer import check_pipeline
 from keras_transformer.export.targets import ExportTarget
 from keras_transformer.layers.feed_forward import activation_function
 from keras_transformer.layers.positions import rotary_scaling
-from keras_transformer.models.base import flatten_layers
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer_serving.ctranslate2_target import CTRANSLATE2, Search, ctranslate2_package
 from keras_transformer_serving.graph_files import BY_DEFAULT, FLOAT32
@@ -44,13 +43,8 @@ class CTranslate2(ExportTarget):
     def check(self, pipeline: Any) -> None:
         """Raise unless CTranslate2 is installed, and has what the model and the search need."""
         check_pipeline(pipeline)
-        dtype = pipeline.model.compute_dtype
-        if dtype != FLOAT32:
-            raise ValueError(
-                "`pipeline` must have a model that computes in float32 for CTranslate2. Copy the weights to one. "
-                f"Received: a model that computes in {dtype}"
-            )
-        self.check_precisions(dtype)
+        self.check_float32(pipeline, "CTranslate2")
+        self.check_precisions(FLOAT32)
         ctranslate2_package()
         if not pipeline.generates:
             raise ValueError(
@@ -103,8 +97,6 @@ def specification(pipeline: Any) -> Any:
     if create is None:
         known = ", ".join(kind.__name__ for kind in _SPECIFICATIONS)
         raise _error(f"one of {known}", f"a {type(model).__name__}")
-    if any(getattr(layer, "quantization_mode", None) is not None for layer in flatten_layers(model)):
-        raise _error("weights that are not quantized", "quantized layers")
     weights = _Weights()
     spec = create(model, weights, pipeline.max_source_tokens + pipeline.max_new_tokens)
     _set_vocabulary(spec, pipeline)

@@ -50,13 +50,8 @@ class LiteRt(ExportTarget):
                 "`pipeline` must not generate for LiteRT: it must run its model once, such as a `TextClassification` "
                 f"or an `Embedding`. Received: a {type(pipeline).__name__}"
             )
-        dtype = pipeline.model.compute_dtype
-        if dtype != FLOAT32:
-            raise ValueError(
-                "`pipeline` must have a model that computes in float32 for LiteRT. Copy the weights to one. "
-                f"Received: a model that computes in {dtype}"
-            )
-        self.check_precisions(dtype)
+        self.check_float32(pipeline, "LiteRT")
+        self.check_precisions(FLOAT32)
         litert_package()
 
     def write(self, pipeline: Any, folder: pathlib.Path) -> None:
@@ -121,6 +116,19 @@ def frozen(graph: ExportedFunction) -> Callable[..., dict[str, Any]]:
     concrete = tf.function(graph.function, autograph=False).get_concrete_function(*specs)
     constant = convert_variables_to_constants_v2(concrete, lower_control_flow=False)
     graph_def = constant.graph.as_graph_def()
+    in_float64 = {
+        node.op
+        for node in (
+            *graph_def.node,
+            *(node for each in graph_def.library.function for node in each.node_def),
+        )
+        if any(attribute.type == tf.float64.as_datatype_enum for attribute in node.attr.values())
+    }
+    if in_float64:
+        raise ValueError(
+            "`pipeline` must have a model whose features are not computed in float64, which LiteRT's operations do not "
+            f"take. Received: float64 in {', '.join(sorted(in_float64))}"
+        )
     add_axes_one_by_one(graph_def)
     imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph_def, name=""), [])
     names = sorted(concrete.structured_outputs)  # in the order of the flat outputs

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -16,9 +17,10 @@ from keras_transformer.recipes.pretrained import fine_tuned_source, load_pipelin
 from keras_transformer.recipes.stopping import EarlyStopping
 from keras_transformer.recipes.tokenizers import TRAINERS
 from keras_transformer.training.progress import EpochLines, EpochsWithoutTotal
-from keras_transformer_options.arguments import ArgumentError, renamed
+from keras_transformer_options.arguments import ArgumentError, Message, renamed
 from keras_transformer_options.base import TASKS, TaskOptions
 
+_LOGGER = logging.getLogger("keras_transformer")
 AroundSteps = Callable[[], contextlib.AbstractContextManager[Any]]
 SIZES = ("num_layers", "num_heads", "model_dim", "hidden_dim")
 
@@ -147,6 +149,9 @@ class Recipe(TaskOptions, abc.ABC):
         time_limits: list[Any] = []
         if self.minutes is not None:
             time_limits = [training.TimeBudget(self.minutes, self.rate)]
+            if self.epochs != type(self).epochs:
+                message = "Training for {minutes=}, in as many epochs as fit; {epochs=} is not applied"
+                _LOGGER.warning(Message(message, minutes=self.minutes, epochs=self.epochs))
         if verbose == 2:
             time_limits.append(EpochLines(self.epochs if self.minutes is None else None))
         elif self.minutes is not None:

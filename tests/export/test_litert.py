@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -203,7 +204,17 @@ def test_texts_and_requests_are_answered_as_by_the_pipeline(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_error_names_the_operations_of_features_in_float64(tmp_path):
-    with pytest.raises(ValueError, match="Received: AddV2 of f64, .*Square of f64"):
+def test_features_in_float64_are_rejected_before_the_conversion(tmp_path, capfd):
+    with pytest.raises(ValueError, match="not computed in float64.*Received: float64 in AddV2, .*Square"):
         export.bundle(recognize_speech(), tmp_path / "it", targets=["litert"])
+    assert not (tmp_path / "it").exists()
+    assert "callsite" not in capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_quantized_models_are_rejected(pipeline, tmp_path):
+    copy = type(pipeline)(keras.models.clone_model(pipeline.model), labels=LABELS)
+    copy.model.quantize("int8")
+    with pytest.raises(ValueError, match="weights that are not quantized.*a model with quantized layers"):
+        export.bundle(copy, tmp_path / "it", targets=["litert"])
     assert not (tmp_path / "it").exists()
