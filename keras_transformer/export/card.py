@@ -20,12 +20,17 @@ def table(head: str, specs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def call(pipeline: Any, report: Mapping[str, Any]) -> str:
-    """Return a call of an export that generates, in Python, with an input that was compared, and its output."""
+    """Return a call of an export that generates, in Python, with an input that was compared.
+
+    Its output stands in a comment, unless it is drawn anew in each call.
+    """
+    config = pipeline.export_config()
     example, output = (
         json.dumps(report["examples"][name][:1], ensure_ascii=False) for name in ("texts", "answers")
     )
-    if serving.reads_text(pipeline.export_config()):
-        return f"model({example})  # {output}"
+    if serving.reads_text(config):
+        is_drawn = config["generation"].get("seed", 0) is None
+        return f"model({example})" + ("" if is_drawn else f"  # {output}")
     return f'model.generate({example})["ids"]'
 
 

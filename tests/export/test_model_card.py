@@ -16,7 +16,9 @@ import tensorflow as tf
 import yaml
 
 from keras_transformer import export
+from keras_transformer.export.card import call
 from keras_transformer.export.model_card import model_card
+from keras_transformer.generation import Sample
 from keras_transformer.interop.source import Source
 from keras_transformer.models import ViT
 from keras_transformer.pipelines import ImageClassification, from_hugging_face
@@ -108,6 +110,13 @@ def test_examples_are_outputs_of_the_model(card, exported, pipeline):
     body, response = map(json.loads, blocks(card, "json"))
     assert body == files.read_json(exported / "serving/requests/tiny/serving_default.json")
     assert response == {"predictions": [{"text": pipeline(body["instances"][0]), "error": ""}]}
+
+
+@pytest.mark.parametrize(("seed", "comment"), [(None, ""), (3, '  # ["b"]')])
+def test_an_output_that_is_drawn_anew_is_not_shown(pipeline, seed, comment):
+    sampling = pipeline.with_settings(Sample(seed=seed))
+    found = call(sampling, {"examples": {"texts": ["a"], "answers": ["b"]}})
+    assert found == f'model(["a"]){comment}'
 
 
 def test_limits_and_licence_are_stated(card, pipeline):
