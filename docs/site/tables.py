@@ -133,7 +133,11 @@ def routes() -> str:
     rows = []
     for api in (app.API, tensorflow_serving.API, open_inference.API, *app.APIS.values()):
         for method, path, endpoint in api.routes:
-            described = endpoint.args[0].__class__ if isinstance(endpoint, functools.partial) else endpoint
+            described = endpoint
+            if isinstance(endpoint, functools.partial):
+                # The first argument is a form, which says more, or a part of the path.
+                first = endpoint.args[0]
+                described = endpoint.func if isinstance(first, str) else type(first)
             text = (described.__doc__ or "").split("\n")[0].rstrip(".")
             rows.append((_PROTOCOLS[api.name], f"`{method} {path}`", text))
     return table(("protocol", "route", "what it does"), rows)

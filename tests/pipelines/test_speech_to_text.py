@@ -6,6 +6,7 @@ import itertools
 import json
 import pathlib
 import sys
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -18,7 +19,7 @@ from keras_transformer_cli import commands, prediction
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_to_text import SpeechTask
 from keras_transformer_serving.pipelines.speech_windows import joined, windows
-from keras_transformer_serving.server import create_app, forward, tensorflow_serving
+from keras_transformer_serving.server import Limits, create_app, forward, tensorflow_serving
 from tests.audio import RATE, wav
 from tests.laws.cases import normal, numbers, randomise
 from tests.laws.pipelines import (
@@ -187,6 +188,75 @@ def test_openai_s_client_transcribes_and_translates_files(multilingual, recogniz
     assert {*body["schema"]["required"]} == {"model", "file"}
     models_ = paths["/v1/audio/translations"]["post"]["requestBody"]["content"]["multipart/form-data"]
     assert models_["schema"]["properties"]["model"]["enum"] == ["whisper"]
+
+
+def posted(address, route, *parts):
+    """Return the status and the JSON answer to a form of parts: a name, a value, and the filename of a file."""
+    lines = []
+    for name, value, *filename in parts:
+        head = f'Content-Disposition: form-data; name="{name}"' + "".join(
+            f'; filename="{each}"' for each in filename
+        )
+        lines += [b"--b", head.encode(), b"", value if isinstance(value, bytes) else value.encode()]
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    body = b"\r\n".join([*lines, b"--b--", b""])
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{address}/v1/audio/{route}", body, headers)
+        ) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)["error"]
+
+
+def test_forms_of_audio_are_read_by_their_fields(multilingual, recognize):
+    from served_exports import listening
+
+    many, _ = multilingual
+    content = wav(np.clip(SOUNDS[1], -1, 1))
+    file, verbose = ("file", content, "a.wav"), ("response_format", "verbose_json")
+    names = ["1", "nan", "true"]
+    app = create_app(
+        {**dict.fromkeys(names, many.served()), "ctc": recognize.served()}, Limits(max_bytes=2**14)
+    )
+    with listening(app) as address:
+        for name in names:  # and not numbers and booleans
+            given = [("model", name), file, ("temperature", "0.0"), ("stream", "false")]
+            status, answer = posted(address, "transcriptions", *given)
+            assert status == 200, answer
+        model = ("model", "1")
+        for route, language in (("transcriptions", [("language", "es")]), ("translations", [])):
+            _, answer = posted(address, route, model, file, verbose, *language)
+            assert answer["language"] == ("spanish" if language else "english")  # of the text
+        for parts, message in (
+            ([model, file, model], "`model` must be given once. Received: several"),
+            ([model, file, file], "`file` must be given once. Received: several"),
+            (
+                [model, ("file", "text")],
+                "`file` must be a file part of the form, with a filename. Received: 'text'",
+            ),
+            (
+                [model, ("audio", content, "a.wav")],
+                "`audio` must be a field without a filename. Received: 'a.wav'",
+            ),
+            ([model], "`file` must be a WAV file in a form of several parts. Received: None"),
+            ([model, file, ("temperature", "1")], "`temperature` must be 0, as"),
+            ([model, file, ("stream", "true")], "`stream` must be false, as"),
+            (
+                [model, file, *[("timestamp_granularities[]", each) for each in ("word", "")]],
+                "no times of segments",
+            ),
+            (
+                [("model", "ctc"), file, verbose],
+                "must be json or text, as the model has no languages, and no times",
+            ),
+        ):
+            status, error = posted(address, "transcriptions", *parts)
+            assert (status, message in error["message"]) == (400, True), error
+        status, error = posted(address, "transcriptions", model, ("file", content * 3, "a.wav"))
+        assert status == 413
+        assert "at most 16384 bytes (`--max-bytes` of the server)" in error["message"]
 
 
 def test_long_audio_is_the_joined_text_of_its_windows(multilingual):

@@ -1,8 +1,9 @@
 """Transcriptions and translations of speech, of OpenAI's protocol."""
 
+import contextlib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ TASKS = {"transcriptions": "transcribe", "translations": "translate"}
 """The task of each route below `/v1/audio/`."""
 _NO_OPTION = "as the model's graph has no such option"
 _NO_TIMES = "as the model's graph has no times of segments"
+_NO_LANGUAGES = "as the model has no languages"
 _VERBOSE = "verbose_json"
 
 
@@ -36,11 +38,12 @@ def audio_fields(task: str, name: str, pipeline: SpeechToText) -> tuple[Field, .
     """Return the fields of a form with audio for a model, beside its file."""
     known = [*pipeline.languages]
     formats = ["json", "text", *([_VERBOSE] if known else [])]  # which has the language
-    language = one_of(*known, any_case=True) if known else one_of("", reason="as the model has no languages")
+    reason = _NO_TIMES if known else f"{_NO_LANGUAGES}, and no times of segments"
+    language = one_of(*known, any_case=True) if known else one_of("", reason=_NO_LANGUAGES)
     return (
         Field("model", one_of(name), required=True),
         *([Field("language", language)] if task == "transcribe" else []),
-        Field("response_format", one_of(*formats, reason=_NO_TIMES), "json"),
+        Field("response_format", one_of(*formats, reason=reason), "json"),
         *(
             Field(field, one_of(value, reason=reason))
             for field, value, reason in (
@@ -59,15 +62,15 @@ async def audio(route: str, server: Server, request: Request) -> Response:
     task, body = TASKS[route], await server.body(request)
     parse = functools.partial(requests.form, request.headers.get("content-type", ""), body)
     given, file = await requests.in_time("read", parse, len(body), server.limits)
-    document = {name: _of_form(value) for name, value in given.items()}
-    model = model_of(server, document)
+    model = model_of(server, given)
     with model.use() as (_, loaded, batcher):
         pipeline = loaded.pipeline
         if not isinstance(pipeline, SpeechToText):
             raise fields.wrong("model", "one of speech", model.name)
         if not has_task(pipeline, task):
             raise fields.wrong("model", f"one that can {task}", model.name)
-        values = fields.read(document, audio_fields(task, model.name, pipeline))
+        table = audio_fields(task, model.name, pipeline)
+        values = fields.read(_of_form(given, table), table)
         if file is None:
             raise fields.wrong("file", "a WAV file in a form of several parts", None)
         samples, *_ = pipeline.row_inputs
@@ -92,7 +95,8 @@ async def audio(route: str, server: Server, request: Request) -> Response:
             answer: Json = {"text": str(outputs["text"][0])}
             if values["response_format"] != _VERBOSE:
                 return answer
-            language = languages.name_of(str(outputs["language"][0])).lower()
+            spoken = str(outputs["language"][0])
+            language = languages.name_of("en" if task == "translate" else spoken).lower()  # of the text
             duration = count / pipeline.config["sample_rate"]
             return {"task": task, "language": language, "duration": duration, **answer}
 
@@ -104,12 +108,19 @@ async def audio(route: str, server: Server, request: Request) -> Response:
     return encoded_response(content)
 
 
-def _of_form(value: str) -> Any:
-    """Return a value of a form as one of JSON, where it is a number or a boolean."""
-    try:
-        return {"true": True, "false": False}[value] if value in ("true", "false") else float(value)
-    except ValueError:
-        return value
+def _of_form(given: Mapping[str, str], table: Sequence[Field]) -> Json:
+    """Return the strings of a form as JSON: booleans and numbers where a field of the table has such values."""
+    document: Json = {**given}
+    for field in table:
+        value, known = given.get(field.name), field.kind.schema["enum"]
+        if value is None or any(isinstance(each, str) for each in known):
+            continue
+        if isinstance(known[0], bool):
+            document[field.name] = {"true": True, "false": False}.get(value, value)
+        else:
+            with contextlib.suppress(ValueError):
+                document[field.name] = float(value)
+    return document
 
 
 TEXT = {

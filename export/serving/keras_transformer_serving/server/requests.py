@@ -24,6 +24,7 @@ Parse = Callable[[Any, Mapping[str, Signature]], tuple[str, list[Row], T]]
 _PREPARED_IN_PLACE = 2**10  # bytes of a request that is parsed and tokenised in the event loop
 # The argument of zlib for each content encoding; None for no compression.
 _WINDOW_BITS = {"identity": None, "gzip": 31, "x-gzip": 31, "deflate": 15}
+_OF = " (`--max-bytes` of the server)"
 _UNWATCHED = 0.1  # seconds after which a request is watched for its client to disconnect
 
 
@@ -44,7 +45,7 @@ async def read(request: Request, limits: Limits) -> bytes:
                 content += chunk
                 if len(content) > limits.max_bytes:
                     raise RequestError(
-                        413, f"The request must have at most {limits.max_bytes} bytes. Received: more"
+                        413, f"The request must have at most {limits.max_bytes} bytes{_OF}. Received: more"
                     )
     except TimeoutError:
         raise RequestError(408, f"The request must arrive within {limits.timeout:g} s") from None
@@ -62,7 +63,9 @@ def _inflated(content: bytes, encoding: str, max_bytes: int) -> bytes:
     except zlib.error as error:
         raise RequestError(400, f"The request must be compressed by {encoding}. Received: {error}") from None
     if len(inflated) > max_bytes:
-        raise RequestError(413, f"The request must have at most {max_bytes} bytes, inflated. Received: more")
+        raise RequestError(
+            413, f"The request must have at most {max_bytes} bytes{_OF}, inflated. Received: more"
+        )
     if not inflater.eof or inflater.unused_data:
         raise RequestError(
             400, f"The request must be compressed by {encoding}. Received: part of it, or more"
@@ -89,14 +92,16 @@ def document(body: bytes) -> Any:
 
 
 def form(kind: str, body: bytes) -> tuple[dict[str, Any], tuple[str, bytes] | None]:
-    """Return the fields of a form of several parts, and the name and the content of its file, if it has one.
+    """Return the fields of a form of several parts, and the name and the content of its part `file`, if it has one.
+
+    Values are strings; those of a list, whose name ends in "[]", are joined.
 
     Args:
         kind: the content type of the request.
         body: its body.
 
     Raises:
-        RequestError: if it is no such form, or a field is not UTF-8.
+        RequestError: if it is no such form, a field is not UTF-8 or given twice, or not exactly `file` is a file.
     """
     head = f"Content-Type: {kind}\r\n\r\n".encode("latin-1")
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
@@ -109,13 +114,23 @@ def form(kind: str, body: bytes) -> tuple[dict[str, Any], tuple[str, bytes] | No
         content = part.get_payload(decode=True)
         if not isinstance(name, str) or not isinstance(content, bytes):
             continue
-        if (filename := part.get_filename()) is not None:
+        filename = part.get_filename()
+        if (filename is None) == (name == "file"):
+            expected = (
+                "a file part of the form, with a filename" if name == "file" else "a field without a filename"
+            )
+            received = shown(content.decode(errors="replace") if filename is None else filename)
+            raise RequestError(400, f"`{name}` must be {expected}. Received: {received}", param=name)
+        if (name in fields and not name.endswith("[]")) or (filename is not None and file is not None):
+            raise RequestError(400, f"`{name}` must be given once. Received: several", param=name)
+        if filename is not None:
             file = (filename, content)
             continue
         try:
-            fields[name] = content.decode()
+            value = content.decode()
         except UnicodeDecodeError:
             raise RequestError(400, f"`{name}` must be UTF-8. Received: other bytes") from None
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
     return fields, file
 
 
