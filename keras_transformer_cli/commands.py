@@ -226,7 +226,7 @@ def _export(options: argparse.Namespace) -> None:
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only "
             "a version, or choose a different folder"
         )
-    targets, precisions = conversion.formats_of(options), conversion.precisions_of(options)
+    targets, precisions = conversion.formats_of(options), options.precisions
     parts = [name for name in targets if name != "saved_model"]
     if "saved_model" in targets:
         name = checked_model_name(options.folder, options.name, options.version)
@@ -260,10 +260,10 @@ def _check_single_format(options: argparse.Namespace, expected: str, *unused: st
 def _export_to_argos(options: argparse.Namespace) -> None:
     """Write a translator as a package of Argos Translate, whose name has the languages."""
     _check_single_format(options, _ARGOS, "tokenizer")
-    file, precisions = pathlib.Path(options.folder), conversion.precisions_of(options) or ["int8"]
+    file, precisions = pathlib.Path(options.folder), options.precisions or ["int8"]
     pair = re.fullmatch(r"([a-z]{2,3})[-_]([a-z]{2,3})\.argosmodel", file.name)
     check(pair is not None, "be named by its languages, such as es_en.argosmodel", folder=options.folder)
-    check(len(precisions) == 1, f"be one for the format {_ARGOS}", precisions=options.precisions)
+    check(len(precisions) == 1, f"be one for the format {_ARGOS}", precisions=precisions)
     if file.exists():
         raise FileExistsError(f"`{file}` exists already and is not changed")
     load_libraries()

@@ -85,7 +85,7 @@ def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
     Raises:
         ValueError: if a format is unknown, or none has the precisions.
     """
-    targets, precisions = tuple(dict.fromkeys(options.formats or FORMATS)), precisions_of(options)
+    targets, precisions = tuple(dict.fromkeys(options.formats or FORMATS)), options.precisions
     others = importlib.metadata.entry_points(
         group="keras_transformer.targets"
     ).names  # without importing them
@@ -100,20 +100,16 @@ def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the precisions of formats besides SavedModel, which `precisions_of` reads."""
+    """Add the option for the precisions of formats besides SavedModel, separated by commas or spaces."""
     parser.add_argument(
         "--precisions",
         nargs="+",
         type=_precisions,
+        action=_Joined,
         metavar="PRECISION",
         help="precisions of each format but saved_model: float32, and float16 for GPUs, int8 for CPUs or, with onnx, "
         "int4 for language models on CPUs; default: float32, and float16 and int8 if they are close to the model",
     )
-
-
-def precisions_of(options: argparse.Namespace) -> list[str] | None:
-    """Return the precisions of the option, None if it was not passed."""
-    return None if options.precisions is None else [name for names in options.precisions for name in names]
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +136,14 @@ def _add_options(parser: Any) -> None:
         "--token",
         help="a token of the hub, which other users of the machine can see here; default: HF_TOKEN, or the stored one",
     )
+
+
+class _Joined(argparse.Action):
+    """Store the names of several lists in one."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: Any = None) -> None:
+        """Store the names."""
+        setattr(namespace, self.dest, [name for names in values for name in names])
 
 
 def _precisions(text: str) -> list[str]:
@@ -174,7 +178,7 @@ def _convert(options: argparse.Namespace) -> None:
     with quiet_start(), progress_of_exports():
         pipeline = hugging_face.read(files, options.revision, settings)
         note(_description(pipeline))
-        export.bundle(pipeline, folder, targets=targets, precisions=precisions_of(options), say=note)
+        export.bundle(pipeline, folder, targets=targets, precisions=options.precisions, say=note)
     if options.instructions:
         written = bundle.Bundle(folder)
         found = {}

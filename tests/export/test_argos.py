@@ -64,7 +64,11 @@ def test_other_pipelines_and_arguments_are_rejected_by_name(pipeline, tmp_path):
     ("file", "options", "message"),
     [
         ("translator", [], "must be named by its languages, such as es_en.argosmodel"),
-        ("es_en.argosmodel", ["--precisions", "int8", "float32"], "must be one for the format argos"),
+        (
+            "es_en.argosmodel",
+            ["--precisions", "int8", "float32"],
+            "argos. Received: --precisions int8 float32",
+        ),
         ("es_en.argosmodel", ["--name", "x"], "must be None for the format argos"),
     ],
 )
