@@ -49,7 +49,8 @@ class KerasEngine:
         self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
         self.methods: Mapping[str, Method] = {GENERATE: self._generate, SCORE: self._score}
         self.options = ("max_new_tokens", "min_new_tokens", "temperature", "seed", "rows")
-        self.needed_to_score = ""
+        self.needed_for_options: Mapping[str, str] = {}
+        self.needed_to_attribute = self.needed_to_score = ""
         self.device = device_of_keras()
 
     @functools.cached_property
@@ -63,6 +64,11 @@ class KerasEngine:
     def constraints(self) -> Sequence[Mapping[str, Any]]:
         """The settings of the constraints."""
         return [serialize_constraint(each) for each in self.keras_constraints]
+
+    @property
+    def needed_to_give_logits(self) -> str:
+        """The requirement of logits of generated tokens, which are not given: an export."""
+        return "an export whose engine gives logits, such as 'onnx'. Received: a pipeline"
 
     @property
     def needed_to_stream(self) -> str:

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from served_exports import json_call, run
 
 import keras_transformer_serving as serving
 from keras_transformer import export, layers, models, pipelines, relations, text
@@ -17,6 +18,7 @@ from keras_transformer.generation import (
     Sample,
 )
 from keras_transformer_cli import commands
+from keras_transformer_serving.server import versions
 from tests.export import test_published_families
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
@@ -161,7 +163,7 @@ def test_outputs_scores_and_limits_equal_the_pipeline(search, tmp_path):
         options.append({"min_new_tokens": [0, 3, 8, 2, 1, 0]})
         assert [*served.stream("hola")] == [*pipeline.stream("hola")]
     else:
-        with pytest.raises(ValueError, match="`min_new_tokens` needs an engine that computes it"):
+        with pytest.raises(ValueError, match="`min_new_tokens` needs greedy search"):
             served(texts, min_new_tokens=1)
         with pytest.raises(ValueError, match="`stream` needs greedy search"):
             [*served.stream("hola")]
@@ -201,6 +203,43 @@ def test_precisions_are_models_of_their_own(tmp_path):
     exported(translator(), tmp_path / "float32")
     with pytest.raises(ValueError, match="`precision` must be one of the export's: float32. Received"):
         serving.load(tmp_path / "float32" / "it", precision="int8")
+
+
+def test_requests_that_need_another_engine_are_answered_by_name(tmp_path):
+    folder = exported(translator(output_bias=True), tmp_path)
+    with pytest.raises(ValueError, match="`attributions` needs an engine that hides source tokens"):
+        serving.load(folder).attributions("hola")
+
+    async def requests(app):
+        body = {"model": "it", "prompt": "a b", "logprobs": 2}
+        answers = [
+            await json_call(app, "POST", "/v1/completions", {**body, "stream": stream})
+            for stream in (False, True)
+        ]
+        found = [await json_call(app, "GET", f"/v2/models/it{end}") for end in ("", "/config")]
+        row = {"signature_name": "attributions", "instances": ["a b"]}
+        return (
+            answers,
+            [each[1] for each in found],
+            await json_call(app, "POST", "/v1/models/it:predict", row),
+        )
+
+    answers, described, (status, attributions) = run({"it": folder}, requests)
+    for code, answer in answers:
+        assert (code, answer["error"]["param"]) == (400, "logprobs")
+        assert answer["error"]["message"].startswith("`logprobs` needs an engine that gives logits")
+    assert {each["platform"] for each in described} == {described[1]["backend"]} == {"ctranslate2"}
+    assert status in (400, 404)
+    assert "score" in attributions["error"]
+    with pytest.raises(ValueError, match="`precision` must be one of the export's: float32. Received"):
+        versions.load(folder, 8, precision="float16")
+
+
+def test_beams_name_greedy_search_for_a_minimum(tmp_path):
+    served = serving.load(exported(translator(sampler=Beam(2), num_layers=1), tmp_path))
+    message = r"`min_new_tokens` needs greedy search\. Received: the sampler 'beam'$"
+    with pytest.raises(ValueError, match=message):
+        served("a", min_new_tokens=1)
 
 
 PUBLISHED = (

@@ -132,6 +132,7 @@ def load(
     config = bundle.config
     computing = target.engine(PartFiles.of_bundle(bundle, part), config, options)
     pipeline = pipeline_of(computing, config, exported_tokenizer(bundle))
+    pipeline.target = part
     pipeline.reload = functools.partial(
         load,
         bundle.folder.absolute(),

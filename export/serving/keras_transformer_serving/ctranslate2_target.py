@@ -60,7 +60,7 @@ class ServedCTranslate2(ServedTarget):
     @classmethod
     def size(cls, sizes: Mapping[str, int], options: EngineOptions) -> int:
         """Return the number of bytes of the model of a precision."""
-        return sizes[_file("model.bin", options.precision)]
+        return sizes.get(_file("model.bin", options.precision), 0)
 
 
 def _file(name: str, precision: str) -> str:
@@ -193,6 +193,7 @@ class CTranslate2Engine(ExportedEngine):
         # Tokens that are left out change the probabilities of the others, and with them the scores of beams.
         is_greedy = self.search.num_beams == 1
         self.options = ("max_new_tokens", "min_new_tokens") if is_greedy else ("max_new_tokens",)
+        self.needed_for_options = {} if is_greedy else {"min_new_tokens": self.needed_to_stream}
         self.methods = {GENERATE: self._generated, SCORE: self._scored}
         is_decoder = self.start_id is None
         tokens = json.dumps([str(id_) for id_ in range(self.vocabulary_size)]).encode()
@@ -218,6 +219,16 @@ class CTranslate2Engine(ExportedEngine):
         self._never = {id_ for id_ in (self.pad_id, self.start_id) if id_ is not None} - {self.end_id}
         words = [[word] for word in _words(sorted(self._never))]
         self._suppressed = {"suppress_sequences": words} if words else {}
+
+    @property
+    def needed_to_attribute(self) -> str:
+        """The requirement of "score" with source ids to hide, which CTranslate2 does not have."""
+        return "an engine that hides source tokens, such as 'onnx'. Received: CTranslate2"
+
+    @property
+    def needed_to_give_logits(self) -> str:
+        """The requirement of logits of generated tokens, which CTranslate2 does not return."""
+        return "an engine that gives logits, such as 'onnx'. Received: CTranslate2"
 
     @property
     def needed_to_stream(self) -> str:
@@ -362,10 +373,6 @@ class CTranslate2Engine(ExportedEngine):
 
     def _scored(self, batch: Sequence[Scored]) -> list[np.ndarray]:
         """Return the log-probabilities (T,) of the targets of a batch."""
-        if any(each.mask is not None for each in batch):
-            raise ValueError(
-                "`attributions` needs an engine that hides source tokens, such as 'onnx'. Received: CTranslate2"
-            )
         skipped = []
         if self.start_id is None:
             rows = [_words([*each.source.ids, *each.target_ids]) for each in batch]

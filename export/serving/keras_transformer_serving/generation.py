@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -94,6 +95,10 @@ class GenerationEngine(Engine, Protocol):
         end_ids: all ids that end a sequence, also those of constraints.
         constraints: the settings of the constraints.
         options: the names of the options of a row that it computes; others are rejected.
+        needed_for_options: by name of an option that it does not compute, the requirement that is not met; by default
+            another engine.
+        needed_to_attribute: the requirement of "score" with source ids to hide that is not met, "" for none.
+        needed_to_give_logits: the requirement of logits of generated tokens that is not met, "" for none.
         needed_to_score: the requirement of "score" that is not met, "" for none.
         needed_to_stream: the requirement of generation token by token that is not met, "" for none.
     """
@@ -107,10 +112,19 @@ class GenerationEngine(Engine, Protocol):
     end_id: int
     end_ids: frozenset[int]
     options: Collection[str]
+    needed_for_options: Mapping[str, str]
 
     @property
     def constraints(self) -> Sequence[Mapping[str, Any]]:
         """The settings of the constraints."""
+
+    @property
+    def needed_to_attribute(self) -> str:
+        """The requirement of "score" with source ids to hide that is not met, "" for none."""
+
+    @property
+    def needed_to_give_logits(self) -> str:
+        """The requirement of logits of generated tokens that is not met, "" for none."""
 
     @property
     def needed_to_score(self) -> str:
@@ -151,11 +165,13 @@ class ExportedEngine:
     Attributes:
         device: the type of the device that it runs on, "cpu" or "cuda".
         options: the names of the options of a row that it computes, by default the limit alone.
+        needed_for_options: the requirement that is not met, by name of an option that needs no other engine.
     """
 
     methods: Mapping[str, Method]
     device = "cpu"
     options: Collection[str] = ("max_new_tokens",)
+    needed_for_options: Mapping[str, str] = types.MappingProxyType({})
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.pad_id: int | None = config["pad_id"]
@@ -170,6 +186,16 @@ class ExportedEngine:
         self.constraints: Sequence[Mapping[str, Any]] = config.get("constraints", [])
         ends = (each["end_ids"] for each in self.constraints if each["constraint"] == "EndTokens")
         self.end_ids = frozenset((self.end_id, *(id_ for ids in ends for id_ in ids)))
+
+    @property
+    def needed_to_attribute(self) -> str:
+        """The requirement of "score" with source ids to hide that is not met: by default that of "score"."""
+        return self.needed_to_score
+
+    @property
+    def needed_to_give_logits(self) -> str:
+        """The requirement of logits of generated tokens that is not met: by default an engine that gives them."""
+        return "an engine that gives logits, such as 'onnx'. Received: one that does not"
 
     @property
     def needed_to_score(self) -> str:

@@ -76,6 +76,11 @@ class Graphs(ExportedEngine):
         )
 
     @property
+    def needed_to_give_logits(self) -> str:
+        """The requirement of logits of generated tokens that is not met, "" for none."""
+        return self.needed_to_stream
+
+    @property
     def needed_to_stream(self) -> str:
         """The requirement of generation token by token that is not met, "" for none."""
         sampler = self.sampler["sampler"]

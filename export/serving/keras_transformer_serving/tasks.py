@@ -272,10 +272,12 @@ class ExportedPipeline(Task):
 
     Attributes:
         classes: the subclasses, by the name of their pipeline.
+        target: the name of the target that runs it, such as "onnx"; `load` sets it.
         reload: a function that loads the export again, with the same options; `load` sets it.
     """
 
     classes: ClassVar[dict[str, type["ExportedPipeline"]]] = {}
+    target: str = ""
     reload: Callable[[], "ExportedPipeline"]
 
     def __init_subclass__(cls, pipeline: str | None = None, **kwargs: Any) -> None:

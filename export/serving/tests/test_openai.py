@@ -8,8 +8,11 @@ import openai
 import pytest
 from openai import BadRequestError, NotFoundError
 from served_exports import STEPS, call, json_call, listening, predict, run, write_export
+from served_graphs import OFFSET
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.generation import Token
+from keras_transformer_serving.graphs import Graphs
 from keras_transformer_serving.server import Limits, create_app
 
 NAMES = ("generator", "chat", "sampler", "copier", "embedder", "classifier")
@@ -265,6 +268,26 @@ def test_invalid_inputs_of_embeddings_are_rejected(client, change, message):
     with pytest.raises(BadRequestError) as raised:
         client.embeddings.create(**{"model": "embedder", "input": "a", **change})
     assert raised.value.body["message"].startswith(message)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1])
+def test_streams_end_with_an_error_if_the_engine_fails(num_tokens, exports, monkeypatch, caplog):
+    def tokens(engine, source):
+        yield from [Token(OFFSET + ord("a"))] * num_tokens
+        raise RuntimeError("out of memory")
+
+    async def test(app):
+        monkeypatch.setattr(Graphs, "tokens", tokens)
+        body = {"model": "generator", "prompt": "hello", "stream": True}
+        for path, request in ((COMPLETIONS, body), ("/v1/models/generator:stream", {"text": "hello"})):
+            status, _, content = await call(app, "POST", path, request)
+            assert status == 200
+            *_, error = [line for line in content.decode().splitlines() if '"error"' in line]
+            assert "The log of the server has the error" in error
+            assert "RuntimeError: out of memory" in caplog.text
+            caplog.clear()
+
+    run(exports, test, "generator")
 
 
 def test_streams_end_with_an_error_at_the_time_limit(exports, monkeypatch):

@@ -266,7 +266,8 @@ class GeneratingTask(GenerationSteps):
         References:
             Li et al., Understanding Neural Networks through Representation Erasure, 2016, equation 2.
         """
-        self._check_scores("`attributions`")
+        if needed := self.engine.needed_to_attribute:
+            raise ValueError(f"`attributions` needs {needed}")
         options = {"source_language": source_language, "target_language": target_language}
         return self.now(self.attributed(text, target, self._row(text, target, options), 0))
 

@@ -195,10 +195,12 @@ class GenerationSteps(Task, abc.ABC):
         """Return the error of an option that the sampler or the engine is without."""
         needed, sampler = ROW_OPTIONS[name].sampler, self.engine.sampler["sampler"]
         if needed is None or needed == sampler:
-            expected, received = "an engine that computes it", f"the engine {type(self.engine).__name__}"
-        else:
-            expected, received = f"the sampler `{needed.capitalize()}`", f"the sampler {sampler!r}"
-        return f"`{name}` needs {expected}. Received: {name}={value!r}, and {received}"
+            default = f"an engine that computes it. Received: {name}={value!r}"
+            return f"`{name}` needs {self.engine.needed_for_options.get(name, default)}"
+        return (
+            f"`{name}` needs the sampler `{needed.capitalize()}`. Received: {name}={value!r}, and the sampler "
+            f"{sampler!r}"
+        )
 
     def output(self, text: Any, row: Row, index: int, count: int = 1) -> Steps[Output]:
         """Generate the output for a text.

@@ -21,6 +21,7 @@ from keras_transformer_serving.server.versions import STABLE, Loaded, ServedMode
 from keras_transformer_serving.tasks import shown
 
 LOG = logging.getLogger("keras_transformer_serving.server")
+FAILED = "The request failed. The log of the server has the error"
 DRAINING = "The server is shutting down"
 Json = dict[str, Any]
 
@@ -264,7 +265,7 @@ class Api:
             return failed(RequestError(499, "The client has disconnected"))
         except Exception:
             LOG.exception("%s %s failed", request.method, request.url.path)
-            return failed(RequestError(500, "The request failed. The log of the server has the error"))
+            return failed(RequestError(500, FAILED))
 
     def failed(self, error: RequestError) -> Response:
         """Return the answer to a request that failed."""

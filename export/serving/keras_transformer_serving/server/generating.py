@@ -62,11 +62,11 @@ class _PlaceholdersTensor(Tensor):
 def signatures(pipeline: Generating) -> dict[str, Signature]:
     """Return the signatures of a pipeline that generates, by name.
 
-    The signatures of the SavedModel, and `attributions` where there is `score`: texts to texts, or without a tokenizer
-    for its texts `generate_ids` of `input_ids`. `score` needs graphs of single steps, with which it takes targets of at
-    most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling, so that a
-    sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take `long_texts`,
-    `tag_handling` and `glossary`, too.
+    The signatures of the SavedModel, and `attributions` if the engine hides source ids: texts to texts, or without a
+    tokenizer for its texts `generate_ids` of `input_ids`. `score` needs graphs of single steps, with which it takes
+    targets of at most `max_new_tokens`. Without `noise`, the index of a row in its request seeds the noise of sampling,
+    so that a sample depends on no other request. `serving_default` and `generate` of an encoder–decoder take
+    `long_texts`, `tag_handling` and `glossary`, too.
     """
     declared = pipeline.tensors(pipeline.config)
     options, refused = _text_options(pipeline), ROW_OPTIONS.keys() - pipeline.row_options
@@ -94,6 +94,7 @@ def signatures(pipeline: Generating) -> dict[str, Signature]:
     result["encode"] = Signature(*declared["encode"], functools.partial(_encode, pipeline))
     if not pipeline.engine.needed_to_score:
         result["score"] = Signature(*declared["score"], functools.partial(_score, pipeline))
+    if not pipeline.engine.needed_to_attribute:
         attributed = (
             Tensor("text", "string"),
             Tensor("source_pieces", "string", (None,)),

@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import keras_transformer_serving as serving
+from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
 from keras_transformer_serving.server.fields import Field
 from keras_transformer_serving.server.signatures import RequestError, Signature, json_values, truncate_of
 from keras_transformer_serving.server.tensorflow_serving import check_fields, find, of_all_rows
-from keras_transformer_serving.server.versions import STABLE
+from keras_transformer_serving.server.versions import STABLE, Loaded
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
 from keras_transformer_serving.triton import TYPES
 
@@ -37,7 +38,9 @@ _PARAMETERS = (
     *("content_type", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"),
 )
 _INDEX = (Field("ready", fields.BOOLEAN, False),)
-_PLATFORM = "onnxruntime_onnx"
+_TRITON = {
+    ONNX: ("onnxruntime_onnx", "onnxruntime")
+}  # Triton's names of platform and backend, others are the target's
 _BINARY = "application/octet-stream"
 _STATES = {"AVAILABLE": "READY", "END": "UNAVAILABLE"}  # Triton's names of TensorFlow Serving's
 _DATATYPES = {names.inference: names for names in DTYPES.values()}
@@ -230,9 +233,9 @@ def _binary_names(body: Mapping[str, Any], parameters: Mapping[str, Any], names:
     return found
 
 
-def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signature]) -> dict[str, Any]:
+def metadata(name: str, numbers: Sequence[int], loaded: Loaded) -> dict[str, Any]:
     """Return the name, the versions and the tensors of a model's default signature."""
-    signature = signatures[DEFAULT if DEFAULT in signatures else next(iter(signatures))]
+    signature, (platform, _) = _default(loaded.signatures), _triton(loaded)
     inputs, outputs = (
         [
             {
@@ -247,15 +250,25 @@ def metadata(name: str, numbers: Sequence[int], signatures: Mapping[str, Signatu
     return {
         "name": name,
         "versions": [str(number) for number in numbers],
-        "platform": _PLATFORM,
+        "platform": platform,
         "inputs": inputs,
         "outputs": outputs,
     }
 
 
-def config(name: str, signatures: Mapping[str, Signature], max_rows: int) -> Json:
+def _default(signatures: Mapping[str, Signature]) -> Signature:
+    return signatures[DEFAULT if DEFAULT in signatures else next(iter(signatures))]
+
+
+def _triton(loaded: Loaded) -> tuple[str, str]:
+    """Return Triton's names of the platform and the backend that run a model."""
+    target = loaded.pipeline.target
+    return _TRITON.get(target, (target, target))
+
+
+def config(name: str, loaded: Loaded, max_rows: int) -> Json:
     """Return the configuration of a model's default signature, as Triton describes it."""
-    signature = signatures[DEFAULT if DEFAULT in signatures else next(iter(signatures))]
+    signature, (platform, backend) = _default(loaded.signatures), _triton(loaded)
     inputs, outputs = (
         [
             {
@@ -269,8 +282,14 @@ def config(name: str, signatures: Mapping[str, Signature], max_rows: int) -> Jso
         ]
         for tensors in (signature.inputs, signature.outputs)
     )
-    platform = {"platform": _PLATFORM, "backend": "onnxruntime"}
-    return {"name": name, **platform, "max_batch_size": max_rows, "input": inputs, "output": outputs}
+    return {
+        "name": name,
+        "platform": platform,
+        "backend": backend,
+        "max_batch_size": max_rows,
+        "input": inputs,
+        "output": outputs,
+    }
 
 
 def index(server: Server, ready: bool = False) -> list[dict[str, str]]:
@@ -376,14 +395,14 @@ async def _metadata(server: Server, request: Request) -> Response:
     model = server.find(request.path_params["name"])
     with server.use(request) as (_, loaded, _):
         numbers = [version.number for version in model.versions.values() if version.loaded is not None]
-        return json_response(metadata(model.name, numbers, loaded.signatures))
+        return json_response(metadata(model.name, numbers, loaded))
 
 
 async def _config(server: Server, request: Request) -> Response:
     """The configuration of a model, as Triton describes it."""
     name = server.find(request.path_params["name"]).name
     with server.use(request) as (_, loaded, _):
-        return json_response(config(name, loaded.signatures, server.limits.max_rows))
+        return json_response(config(name, loaded, server.limits.max_rows))
 
 
 async def _index(server: Server, request: Request) -> Response:

@@ -10,7 +10,7 @@ import numpy as np
 import keras_transformer_serving as serving
 from keras_transformer_serving import protobuf
 from keras_transformer_serving.server import open_inference, requests
-from keras_transformer_serving.server.api import DRAINING, Json, Server, parse_version
+from keras_transformer_serving.server.api import DRAINING, FAILED, Json, Server, parse_version
 from keras_transformer_serving.server.keys import key_of
 from keras_transformer_serving.server.signatures import RequestError, Signature
 from keras_transformer_serving.tasks import Row, shown
@@ -68,7 +68,7 @@ async def listen(server: Server, address: str) -> tuple[Any, int]:
                 status, message = error.status, str(error)
             except Exception:
                 LOG.exception("%s failed", name)
-                status, message = 500, "The request failed. The log of the server has the error"
+                status, message = 500, FAILED
             else:
                 server.metrics.requests.labels("", "grpc", "200").inc()
                 return result
@@ -214,7 +214,7 @@ async def _model_metadata(server: Server, content: bytes) -> bytes:
     model = server.find(_string(fields, 1))
     with model.use(_version(fields)) as (_, loaded, _):
         numbers = [version.number for version in model.versions.values() if version.loaded is not None]
-        found = open_inference.metadata(model.name, numbers, loaded.signatures)
+        found = open_inference.metadata(model.name, numbers, loaded)
     return protobuf.message(
         (1, found["name"]),
         *((2, version) for version in found["versions"]),
@@ -231,7 +231,7 @@ async def _model_config(server: Server, content: bytes) -> bytes:
     fields = _fields(content)
     model = server.find(_string(fields, 1))
     with model.use(_version(fields)) as (_, loaded, _):
-        found = open_inference.config(model.name, loaded.signatures, server.limits.max_rows)
+        found = open_inference.config(model.name, loaded, server.limits.max_rows)
 
     def described(tensor: Json, dims: int, **flags: int) -> bytes:
         sizes = b"".join(protobuf.varint(size % 2**64) for size in tensor["dims"])

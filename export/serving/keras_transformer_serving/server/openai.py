@@ -177,9 +177,10 @@ async def _generate(form: Form, server: Server, request: Request) -> Response:
         ids = await requests.in_time("computed", encode, size, server.limits)
         answer = _Answer(form, model, version, loaded, values, options, ids)
         if values["stream"] or top is not None:
-            reason = generating.streams(pipeline)
+            reason, name = generating.streams(pipeline), "stream" if values["stream"] else "logprobs"
+            if not reason and top is not None:
+                reason, name = pipeline.engine.needed_to_give_logits, "logprobs"
             if reason:
-                name = "stream" if values["stream"] else "logprobs"
                 raise RequestError(400, f"`{name}` needs {reason}", param=name, code="unsupported_parameter")
             first = server.metrics.first_token_seconds.labels(model.name)
             stepper = streaming.Stepper(batcher, server.limits, stack, first)
@@ -301,7 +302,7 @@ class _Answer:
     def _tokens(self, index: int) -> Iterator[Token]:
         _, rows, _ = self.rows()
         source = generating.source_of(self._pipeline, self._prompts[index], rows[index], index)
-        return self._pipeline.engine.tokens(source)
+        yield from self._pipeline.engine.tokens(source)
 
     def _whole(self, choices: Sequence[tuple[Choice, list[tuple[str, list[Logprob]]]]]) -> Json:
         found = []

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from keras_transformer_serving.pipelines.errors import InvalidInputError
 from keras_transformer_serving.server import generating, tracing
+from keras_transformer_serving.server.api import FAILED, LOG
 from keras_transformer_serving.server.batching import Batcher, Limits
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, truncate_of
@@ -83,7 +84,7 @@ class Stepper:
                 than that of each.
 
         Raises:
-            RequestError: if they take too long (504).
+            RequestError: if an input is invalid (400), or they fail (500) or take too long (504).
         """
         limit = self._limits.timeout
         while True:
@@ -95,6 +96,11 @@ class Stepper:
             except TimeoutError:
                 subject = "The request" if together else "Each part of the stream"
                 raise RequestError(504, f"{subject} must be computed within {limit:g} s") from None
+            except InvalidInputError as error:
+                raise RequestError(400, str(error)) from None
+            except Exception:  # the status is sent: the stream ends with an error
+                LOG.exception("a stream failed")
+                raise RequestError(500, FAILED) from None
             if item is None:
                 return
             if self._first is not None:
