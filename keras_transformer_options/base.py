@@ -317,11 +317,11 @@ class TableOptions(TaskOptions):
         file_format = FileFormat(**self.file_format)
         for path in checked_paths(paths, argument)[:_MAX_CHECKED]:
             rows = list(file_examples(path, argument, picker, malformed, file_format, only_first=True))
-            self.check_columns(rows)
+            self.check_columns(rows, malformed.has_ids)
         malformed.check()
 
-    def check_columns(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Raise a ValueError if the rows have a wrong number of columns."""
+    def check_columns(self, rows: Sequence[Sequence[Any]], has_ids: bool = False) -> None:
+        """Raise a ValueError if the rows have a wrong number of columns, of which the first can have ids."""
         counts = self.column_counts
         if not rows or len(rows[0]) in counts:
             return
@@ -329,9 +329,11 @@ class TableOptions(TaskOptions):
         common = [
             delimiter for delimiter in _DELIMITERS if width == 1 and all(delimiter in row[0] for row in rows)
         ]
+        start = int(has_ids and width > counts[0])
+        count = width - 1 if start and width - 1 in counts else counts[0]
         advice = ", each with {delimiter!r}: if it is between columns, pass {delimiter=}" if common else ""
         raise ArgumentError(
-            f"{{columns}} must name {self.column_names}, such as {{columns={(*range(counts[0]),)}}}. "
+            f"{{columns}} must name {self.column_names}, such as {{columns={(*range(start, start + count),)}}}. "
             f"Received: rows of {width} column{'s' * (width != 1)}{advice}",
             **({"delimiter": common[0]} if common else {}),
         )

@@ -78,6 +78,11 @@ class Malformed:
         """Record the columns of a file that are all used, although the first looks like ids."""
         self._with_ids.append((path, names))
 
+    @property
+    def has_ids(self) -> bool:
+        """True if all columns of a file are used, although the first looks like ids."""
+        return bool(self._with_ids)
+
     def add_quoted(self, path: str | os.PathLike[str], number: int, field: str) -> None:
         """Record a field of a TSV file with the quotes of CSV, and the number of its line."""
         self._quoted += 1
@@ -120,8 +125,12 @@ class Malformed:
             path, names = self._with_ids[0]
             _LOGGER.warning(
                 Message(
-                    "Using all columns of {files!s}, although the first looks like ids: {names!s}; pass {columns} to "
-                    "choose others",
+                    "Using all columns of {files!s}, although the first looks like ids: {names!s}"
+                    + (
+                        f"; pass {{columns={(*range(1, len(names)),)}}} to leave it out"
+                        if len(names) > 2
+                        else ""
+                    ),
                     files=os.fspath(path),
                     names=", ".join(map(repr, names)),
                 )

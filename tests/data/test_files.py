@@ -13,6 +13,7 @@ import pytest
 
 from keras_transformer import data, text
 from keras_transformer.data import language_modeling, masked_language_modeling, read_examples
+from keras_transformer_options.tasks import TASKS
 
 PAIRS = [("hola", "hello"), ('di "sí"', "say, yes;"), ("á\u2028é", "l1\u0085l2")]
 
@@ -230,9 +231,29 @@ def test_a_first_column_of_ids_without_columns_is_a_warning(tmp_path, caplog, na
     messages = [message for message in caplog.messages if "looks like ids" in message]
     assert len(messages) == (name in WITH_IDS)
     for message in messages:
-        assert re.search(r"first looks like ids: '.*', '.*', '.*'; pass `columns` to choose others", message)
+        others = re.escape("; pass columns=(1, 2) to leave it out")
+        assert re.search(rf"first looks like ids: '.*', '.*', '.*'{others}", message)
     read_examples(file, columns=(0,) if len(rows[0]) == 1 else (0, 1))
     assert len([message for message in caplog.messages if "looks like ids" in message]) == len(messages)
+
+
+def test_a_first_column_of_ids_before_one_other_has_no_advice(tmp_path, caplog):
+    read_examples(write_csv(tmp_path / "a.csv", [("0", "a"), ("1", "b"), ("2", "c")]))
+    assert caplog.messages[-1].endswith("although the first looks like ids: '0', 'a'")
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "columns"),
+    [
+        ("translate", [("0", "a", "b"), ("1", "c", "d"), ("2", "e", "f")], (1, 2)),
+        ("translate", [("e", "a", "b"), ("f", "c", "d")], (0, 1)),
+        ("classify", [("0", "a", "b", "x"), ("1", "c", "d", "y"), ("2", "e", "f", "x")], (1, 2, 3)),
+        ("classify", [("e", "a", "b", "x"), ("f", "c", "d", "y")], (0, 1)),
+    ],
+)
+def test_a_wrong_number_of_columns_suggests_those_after_ids(tmp_path, task, rows, columns):
+    with pytest.raises(ValueError, match=re.escape(f"such as columns={columns}. Received: rows of")):
+        TASKS[task](data=[write_csv(tmp_path / "a.csv", rows)]).check_files()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
