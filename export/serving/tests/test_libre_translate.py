@@ -107,6 +107,12 @@ def test_json_of_another_content_type_is_read(answer):
     assert (status, json.loads(content)) == (200, {"translatedText": "eins"})
 
 
+def test_a_form_has_each_field_once(answer):
+    form = [("Content-Type", "application/x-www-form-urlencoded")]
+    status, _, content = answer("/translate", b"q=eins&q=zwei&source=de&target=en", form)
+    assert (status, json.loads(content)["error"]) == (400, "`q` must be given once. Received: several")
+
+
 def test_html_keeps_its_tags(answer):
     body = {"q": "<b>eins</b>", "source": "de", "target": "en", "format": "html"}
     status, _, content = answer("/translate", body)

@@ -167,7 +167,10 @@ def _parsed(kind: str, body: bytes) -> _Request:
             fields = urllib.parse.parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100)
         except ValueError as error:
             raise RequestError(400, f"The request must be a form of UTF-8. Received: {error}") from None
-        return _Request({name: values[-1] for name, values in fields.items()}, None, len(body))
+        for name, values in fields.items():
+            if len(values) > 1:
+                raise requests.given_twice(name)
+        return _Request({name: value for name, (value,) in fields.items()}, None, len(body))
     if kind.startswith("multipart/form-data"):
         return _Request(*requests.form(kind, body), len(body))
     document = requests.document(body) if body else {}

@@ -91,6 +91,11 @@ def document(body: bytes) -> Any:
         raise RequestError(400, "The request must be JSON. Received: values nested too deeply") from None
 
 
+def given_twice(name: str) -> RequestError:
+    """Return the error of a field that a form has more than once."""
+    return RequestError(400, f"`{name}` must be given once. Received: several", param=name)
+
+
 def form(kind: str, body: bytes) -> tuple[dict[str, Any], tuple[str, bytes] | None]:
     """Return the fields of a form of several parts, and the name and the content of its part `file`, if it has one.
 
@@ -122,7 +127,7 @@ def form(kind: str, body: bytes) -> tuple[dict[str, Any], tuple[str, bytes] | No
             received = shown(content.decode(errors="replace") if filename is None else filename)
             raise RequestError(400, f"`{name}` must be {expected}. Received: {received}", param=name)
         if (name in fields and not name.endswith("[]")) or (filename is not None and file is not None):
-            raise RequestError(400, f"`{name}` must be given once. Received: several", param=name)
+            raise given_twice(name)
         if filename is not None:
             file = (filename, content)
             continue
