@@ -46,14 +46,18 @@ def milliseconds(contender: Mapping[str, Any]) -> str:
     return f"{value:,.{0 if value >= 10 else 2}f} ms"
 
 
+_ATTENTION = "attention: causal, in a window, on a graph"
+
+
 def summary() -> str:
-    """Return a row for each topic: the ranges of the default ratios to each peer on all machines."""
+    """Return a row for each topic, one for attention: the ranges of the default ratios to each peer on all machines."""
     rows: dict[str, dict[str, list[float]]] = {}
     machines_: dict[str, set[str]] = {}
     for each in comparisons.all_comparisons():
         if not each.remark:
-            rows.setdefault(each.topic, {}).setdefault(each.peer, []).append(each.default)
-            machines_.setdefault(each.topic, set()).add(each.machine)
+            topic = _ATTENTION if each.topic in comparisons.ATTENTION.values() else each.topic
+            rows.setdefault(topic, {}).setdefault(each.peer, []).append(each.default)
+            machines_.setdefault(topic, set()).add(each.machine)
     return measuring.table(
         [
             {
