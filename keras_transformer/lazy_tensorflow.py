@@ -14,7 +14,7 @@ def is_installed() -> bool:
 TENSORFLOW = (
     "TensorFlow and TensorFlow Text, the extra [tensorflow]: pip install tensorflow 'tensorflow-text!=2.21.0'"
 )
-"""What to install, for error messages. Importing TensorFlow Text 2.21.0 fails."""
+"""The command that installs TensorFlow, for error messages. Importing TensorFlow Text 2.21.0 fails."""
 
 
 def require(name: str) -> None:

@@ -150,7 +150,7 @@ FIRST: dict[str, Callable[[Environment, list[pathlib.Path]], None] | None] = {
     "pip install './export/serving[server,cpu,tokenizers]' 'ray[serve]'": None,
     "pip install './export/serving[cpu,tokenizers]' 'ray[data]'": None,
 }
-"""What the pages with an install line ask first."""
+"""The first step after each install line; None where other tests have it."""
 
 
 def lines() -> dict[str, list[pathlib.Path]]:

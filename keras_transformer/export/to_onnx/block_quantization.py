@@ -38,9 +38,8 @@ def to_int4(model: Any, readers: Readers | None = None) -> Any:
         A new `onnx.ModelProto`.
     """
     copy = quantised(model, readers, _Blocks, folded=("Gather",))
-    loops.merge_branches(
-        copy.graph
-    )  # ONNX Runtime does not compute unpacked blocks of 8 bits, and slowly those of 4
+    # ONNX Runtime does not compute unpacked blocks of 8 bits, and those of 4 slowly.
+    loops.merge_branches(copy.graph)
     graph_traversal.import_domain(copy, _DOMAIN)
     return copy
 

@@ -38,9 +38,8 @@ _PARAMETERS = (
     *("content_type", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"),
 )
 _INDEX = (Field("ready", fields.BOOLEAN, False),)
-_TRITON = {
-    ONNX: ("onnxruntime_onnx", "onnxruntime")
-}  # Triton's names of platform and backend, others are the target's
+# Triton's platform and backend of a target; others have the name of the target.
+_TRITON = {ONNX: ("onnxruntime_onnx", "onnxruntime")}
 _BINARY = "application/octet-stream"
 _STATES = {"AVAILABLE": "READY", "END": "UNAVAILABLE"}  # Triton's names of TensorFlow Serving's
 _DATATYPES = {names.inference: names for names in DTYPES.values()}
