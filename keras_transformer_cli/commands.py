@@ -27,9 +27,9 @@ from keras_transformer_cli.output import (
 )
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer, renamed
-from keras_transformer_options.base import TableOptions, column
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
 from keras_transformer_options.metrics import METRICS
+from keras_transformer_options.task_options import TableOptions, column
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
 _TRANSFORMERS, _ARGOS = "transformers", "argos"

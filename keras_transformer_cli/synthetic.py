@@ -11,8 +11,8 @@ from keras_transformer_cli import folders, generation, languages, training
 from keras_transformer_cli.output import note, say
 from keras_transformer_cli.quiet import quiet_start
 from keras_transformer_options.arguments import check_positive_integer, renamed
-from keras_transformer_options.base import TableOptions, column
 from keras_transformer_options.files import checked_paths
+from keras_transformer_options.task_options import TableOptions, column
 from keras_transformer_options.tasks import TASKS
 
 # Options of the student's training that `distill` determines, or that are for the texts or the teacher.

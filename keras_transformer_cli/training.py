@@ -16,8 +16,8 @@ from typing import Any
 from keras_transformer_cli.output import add_quiet, flag_of, note, verbosity
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
-from keras_transformer_options.base import TaskOptions, flags_of, types_of
 from keras_transformer_options.config_files import read_config
+from keras_transformer_options.task_options import TaskOptions, flags_of, types_of
 from keras_transformer_options.tasks import TASKS
 
 BACKENDS = ("tensorflow", "jax")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer_options.arguments import ArgumentError, Message
-from keras_transformer_options.base import TaskOptions, flags_of, types_of
+from keras_transformer_options.task_options import TaskOptions, flags_of, types_of
 
 _TASK = "task"
 _TYPES = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}

@@ -14,7 +14,10 @@ from keras_transformer_options.arguments import (
     check_one_of,
     check_positive_finite,
 )
-from keras_transformer_options.base import (
+from keras_transformer_options.examples import FileFormat
+from keras_transformer_options.files import checked_paths
+from keras_transformer_options.summaries import SUMMARY_COLUMNS
+from keras_transformer_options.task_options import (
     CHARACTERS,
     SENTENCE_PIECE,
     Normalization,
@@ -22,10 +25,7 @@ from keras_transformer_options.base import (
     TaskOptions,
     option,
 )
-from keras_transformer_options.base import TASKS as TASKS
-from keras_transformer_options.examples import FileFormat
-from keras_transformer_options.files import checked_paths
-from keras_transformer_options.summaries import SUMMARY_COLUMNS
+from keras_transformer_options.task_options import TASKS as TASKS
 
 # The types of tokenizers, sizes of models and languages, as named in options.
 WORD_PIECE, BYTE_PAIR, BYTES = ("wordpiece",), ("byte-bpe",), ("byte",)

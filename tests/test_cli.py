@@ -18,7 +18,7 @@ from keras_transformer.pipelines import MaskPrediction, Span, TaggedWord
 from keras_transformer.recipes import tokenizers
 from keras_transformer.recipes.translate import translation_data
 from keras_transformer_cli import commands, generation, output, prediction, training
-from keras_transformer_options.base import flags_of
+from keras_transformer_options.task_options import flags_of
 from keras_transformer_options.tasks import TASKS
 
 SMALL = ["--layers", "1", "--heads", "2", "--model-dim", "16", "--vocabulary-size", "336", "--no-jit-compile"]

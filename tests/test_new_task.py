@@ -17,10 +17,10 @@ from served_exports import json_call, run
 import keras_transformer_serving as serving
 from keras_transformer import data, models, pipelines, recipes
 from keras_transformer.pipelines.texts import TextPipeline
-from keras_transformer.recipes.base import read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
+from keras_transformer.recipes.recipe import read_rows
 from keras_transformer_cli import commands
-from keras_transformer_options.base import TASKS, TableOptions, option
+from keras_transformer_options.task_options import TASKS, TableOptions, option
 from keras_transformer_options.tasks import BERT_SIZES, WORD_PIECE
 from keras_transformer_serving.pipelines import texts as served_texts
 from keras_transformer_serving.pipelines.texts import TextTask

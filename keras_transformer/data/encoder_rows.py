@@ -14,7 +14,7 @@ from keras_transformer.data.examples import Examples, stored
 from keras_transformer.data.storage import Chunk, RowsToStore, gathered
 from keras_transformer.data.tokenized_texts import Tokenizer, check_special_ids, token_lists
 from keras_transformer_options.arguments import check_at_least
-from keras_transformer_serving.text.base import Word
+from keras_transformer_serving.text.tokenizer import Word
 
 IGNORED = -1  # the label of ids that losses and metrics ignore
 _WHITE_SPACE_WORD = re.compile(r"\S+")

@@ -24,7 +24,7 @@ from keras_transformer.data.examples import together
 from keras_transformer.data.storage import Chunk
 from keras_transformer.data.tokenized_texts import Tokenizer, token_lists
 from keras_transformer_options.arguments import ArgumentError, check_positive_integer, is_integer
-from keras_transformer_serving.text.base import Word
+from keras_transformer_serving.text.tokenizer import Word
 
 _SMALLEST_WINDOW = 2
 _NO_ANSWER = (0, 0)  # the position of the start id

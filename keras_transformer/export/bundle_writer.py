@@ -13,7 +13,7 @@ from keras_transformer.export import model_card
 from keras_transformer.export.targets import ExportTarget, targets_of
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.generation import VocabularyShortlist
-from keras_transformer.pipelines.base import Pipeline
+from keras_transformer.pipelines.pipeline import Pipeline
 from keras_transformer_serving import bundle, files
 from keras_transformer_serving.text import chat, reads_text
 

@@ -15,8 +15,8 @@ from keras_transformer.export import to_saved_model
 from keras_transformer.export.parity import outputs
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, weights
-from keras_transformer.models.base import Model, flatten_layers
-from keras_transformer.pipelines.base import BATCH, DEFAULT, Arrays, Axes, ExportedFunction
+from keras_transformer.models.model import Model, flatten_layers
+from keras_transformer.pipelines.pipeline import BATCH, DEFAULT, Arrays, Axes, ExportedFunction
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import external_data, files, parity
 

@@ -10,7 +10,7 @@ from google.protobuf import text_format  # noqa: F401  (loads protobuf before Te
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.tensorflow_serving import warmup
-from keras_transformer.pipelines.base import BATCH, DEFAULT
+from keras_transformer.pipelines.pipeline import BATCH, DEFAULT
 from keras_transformer_serving import protobuf
 
 MOST_CHARACTERS = 500

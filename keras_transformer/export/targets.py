@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras_transformer_serving as serving
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.models.model import flatten_layers
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import graph_files, precisions
 from keras_transformer_serving.graph_files import BY_DEFAULT, FLOAT32

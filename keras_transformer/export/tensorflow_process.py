@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import keras
 
-from keras_transformer.pipelines.base import Pipeline
+from keras_transformer.pipelines.pipeline import Pipeline
 
 try:
     from cloudpickle import Pickler  # it also writes classes and functions of a script or notebook

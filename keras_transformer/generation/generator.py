@@ -12,7 +12,7 @@ from keras_transformer.generation.compilation import Arrays, ModelFunctions, buc
 from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.loop import run_search
-from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.search.interface import Inputs
 from keras_transformer.generation.settings import Settings
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_seed

@@ -1,4 +1,4 @@
-"""The generation loop, the same for all searches (see `search.base`).
+"""The generation loop, the same for all searches (see `search.interface`).
 
 It is written with `keras.ops`. Only the key/value cache differs between XLA in Python and exports.
 """
@@ -15,7 +15,7 @@ from keras_transformer.generation.constraints import Constraint
 from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.prompts import Prompt, PromptedModel, prepare
 from keras_transformer.generation.samplers import Sampler
-from keras_transformer.generation.search.base import Inputs, State, TokenSearch
+from keras_transformer.generation.search.interface import Inputs, State, TokenSearch
 from keras_transformer.generation.settings import Settings
 from keras_transformer.ops.kv_cache import zero_size
 from keras_transformer.typing import Tensor

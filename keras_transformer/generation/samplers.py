@@ -32,7 +32,7 @@ class Sampler:
         reads_last: True if the model also reads the last generated token.
         supports_shortlist: True if the search supports a `VocabularyShortlist`.
         streams: True if the tokens of a step are final, as `stream` requires; the search is then a
-            `search.base.TokenSearch`.
+            `search.interface.TokenSearch`.
         forces_words: True if the search supports `ForcedWords`.
         drafts: draft models that the search runs in addition to the model.
     """
@@ -302,8 +302,8 @@ def register(name: str | None, sampler: type[Sampler], search: Callable[..., Any
     Args:
         name: the name for `get` and `serialize`; None for a sampler without a config, such as one that holds a model.
         sampler: a frozen dataclass derived from `Sampler`.
-        search: a function of `search.base.Inputs` and the `prompts.PromptedModel` that returns a `search.base.Search`,
-            such as the class of the search.
+        search: a function of `search.interface.Inputs` and the `prompts.PromptedModel` that returns a
+            `search.interface.Search`, such as the class of the search.
     """
     if name is not None:
         _NAMES[name] = sampler

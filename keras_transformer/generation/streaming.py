@@ -13,7 +13,7 @@ from keras_transformer.generation.generative_model import GenerativeModel
 from keras_transformer.generation.generator import Generator, cached_generator
 from keras_transformer.generation.loop import new_search
 from keras_transformer.generation.prompts import PromptedModel
-from keras_transformer.generation.search.base import Inputs, Tokens
+from keras_transformer.generation.search.interface import Inputs, Tokens
 from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import check_finite
 from keras_transformer.typing import Tensor

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.memory import quick_collections
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.models.model import flatten_layers
 
 INT8 = "int8"
 # Of matrices; activations stay floats.

@@ -12,7 +12,7 @@ from keras_transformer.layers.positions.rotary_scaling import (
     RotaryScaling,
     YaRNScaling,
 )
-from keras_transformer.models.base import max_length_of, one_if_equal, per_block
+from keras_transformer.models.block_arguments import max_length_of, one_if_equal, per_block
 from keras_transformer.relations import Causal, SlidingWindow
 from keras_transformer_options.arguments import is_integer, is_number
 

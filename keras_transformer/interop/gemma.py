@@ -33,7 +33,7 @@ from keras_transformer.interop.llama import (
     norm,
 )
 from keras_transformer.models import Gemma
-from keras_transformer.models.base import one_if_equal, per_block
+from keras_transformer.models.block_arguments import one_if_equal, per_block
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.relations import SlidingWindow
 from keras_transformer_options.arguments import is_integer, is_number

@@ -17,7 +17,7 @@ from keras_transformer.interop.decoders import (
     windows,
 )
 from keras_transformer.models import Llama
-from keras_transformer.models.base import per_block
+from keras_transformer.models.block_arguments import per_block
 from keras_transformer_options.arguments import is_integer
 
 _PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}

@@ -9,17 +9,17 @@ from keras_transformer.layers.graph_attention import GraphAttention as GraphAtte
 from keras_transformer.layers.higher_order import HypergraphAttention as HypergraphAttention
 from keras_transformer.layers.higher_order import SimplicialAttention as SimplicialAttention
 from keras_transformer.layers.higher_order import TriangleAttention as TriangleAttention
-from keras_transformer.layers.mixers.base import Mixer as Mixer
-from keras_transformer.layers.mixers.base import RecurrentMixer as RecurrentMixer
 from keras_transformer.layers.mixers.mamba2 import Mamba2 as Mamba2
+from keras_transformer.layers.mixers.mixer import Mixer as Mixer
+from keras_transformer.layers.mixers.mixer import RecurrentMixer as RecurrentMixer
 from keras_transformer.layers.mixers.s4d import S4D as S4D
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention as MultiHeadAttention
 from keras_transformer.layers.positions.absolute import LearnedPositions as LearnedPositions
 from keras_transformer.layers.positions.absolute import SinusoidalPositions as SinusoidalPositions
-from keras_transformer.layers.positions.base import PositionEncoding as PositionEncoding
 from keras_transformer.layers.positions.biases import ALiBi as ALiBi
 from keras_transformer.layers.positions.biases import BiasLayer as BiasLayer
 from keras_transformer.layers.positions.biases import RelativeBias as RelativeBias
+from keras_transformer.layers.positions.position_encoding import PositionEncoding as PositionEncoding
 from keras_transformer.layers.positions.relative import (
     RelativeSinusoidalPositions as RelativeSinusoidalPositions,
 )

@@ -18,8 +18,9 @@ from keras_transformer.layers.embeddings import embed
 from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import Model, PublishedSizes, padding_arguments, real_tokens
+from keras_transformer.models.block_arguments import padding_arguments, real_tokens
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.model import Model, PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_not_negative, check_positive_integer

@@ -7,7 +7,7 @@ from typing import Any
 from keras import ops, tree
 
 from keras_transformer import ops as kt_ops
-from keras_transformer.models.base import Model
+from keras_transformer.models.model import Model
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_transformer.models.base import padding_arguments, real_tokens, relation_positions
+from keras_transformer.models.block_arguments import padding_arguments, real_tokens, relation_positions
 from keras_transformer.models.cached_decoding import CachedDecoding
 from keras_transformer.models.input_checks import InputSpec, InputSpecs
 from keras_transformer.ops.kv_cache import State

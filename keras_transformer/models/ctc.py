@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.models.base import Model
 from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.model import Model
 from keras_transformer.models.speech_encoder import SpeechEncoder
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer

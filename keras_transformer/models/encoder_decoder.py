@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.layers.multi_head_attention import recorded_attention_weights
-from keras_transformer.models.base import (
+from keras_transformer.models.block_arguments import (
     causal_relation,
     padding_arguments,
     positions_of,

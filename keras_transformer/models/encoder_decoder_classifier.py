@@ -6,10 +6,10 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
-from keras_transformer.models.base import Model
 from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.model import Model
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.models.unlimiformer import Unlimiformer
 from keras_transformer.ops.random import check_rate

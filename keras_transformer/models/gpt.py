@@ -17,8 +17,9 @@ from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import PublishedSizes, causal_relation
+from keras_transformer.models.block_arguments import causal_relation
 from keras_transformer.models.causal_language_model import CausalLanguageModel
+from keras_transformer.models.model import PublishedSizes
 from keras_transformer.ops.random import check_rate
 
 

@@ -14,7 +14,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.positions import rotary_scaling
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import causal_relation, max_length_of, one_if_equal, per_block
+from keras_transformer.models.block_arguments import causal_relation, max_length_of, one_if_equal, per_block
 from keras_transformer.models.causal_language_model import CausalLanguageModel
 from keras_transformer.ops.random import check_rate
 

@@ -15,9 +15,9 @@ from keras_transformer.layers import (
 from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import padding_arguments
 from keras_transformer.models.bert import Encoder, weight_initializer
 from keras_transformer.models.bert_heads import mean_of_tokens
+from keras_transformer.models.block_arguments import padding_arguments
 from keras_transformer.ops.random import check_rate
 from keras_transformer.relations import SlidingWindow
 from keras_transformer.typing import Tensor

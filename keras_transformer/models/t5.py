@@ -19,8 +19,8 @@ from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.quantization import matrix_arguments
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.base import PublishedSizes
 from keras_transformer.models.encoder_decoder import EncoderDecoder, size_of_decoder
+from keras_transformer.models.model import PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.typing import Tensor

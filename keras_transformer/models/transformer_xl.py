@@ -10,7 +10,7 @@ from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.positions import attention_encodings
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.layers.segment_attention import SegmentAttention
-from keras_transformer.models.base import causal_relation
+from keras_transformer.models.block_arguments import causal_relation
 from keras_transformer.models.causal_language_model import CausalLanguageModel
 from keras_transformer.ops.random import check_rate
 

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
-from keras_transformer.models.base import Model
 from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.model import Model
 from keras_transformer.models.vit import ViT
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor

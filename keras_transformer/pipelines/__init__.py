@@ -3,8 +3,6 @@
 import os
 from typing import Any
 
-from keras_transformer.pipelines.base import CONFIG, folder_of
-from keras_transformer.pipelines.base import Pipeline as Pipeline
 from keras_transformer.pipelines.embedding import Embedding as Embedding
 from keras_transformer.pipelines.evaluation import evaluate as evaluate
 from keras_transformer.pipelines.evaluation import scorers as scorers
@@ -15,6 +13,8 @@ from keras_transformer.pipelines.hugging_face_folders import to_hugging_face as 
 from keras_transformer.pipelines.image_classification import ImageClassification as ImageClassification
 from keras_transformer.pipelines.keras_hub import from_keras_hub as from_keras_hub
 from keras_transformer.pipelines.node_classification import NodeClassification as NodeClassification
+from keras_transformer.pipelines.pipeline import CONFIG, folder_of
+from keras_transformer.pipelines.pipeline import Pipeline as Pipeline
 from keras_transformer.pipelines.question_answering import QuestionAnswering as QuestionAnswering
 from keras_transformer.pipelines.question_answering import Span as Span
 from keras_transformer.pipelines.reranking import RankedText as RankedText

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.pipelines.arguments import as_list
-from keras_transformer.pipelines.base import Pipeline
+from keras_transformer.pipelines.pipeline import Pipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check, is_number
 from keras_transformer_serving.pipelines.classification import Classifier

@@ -11,7 +11,7 @@ from keras_transformer.interop import sentence_transformers
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import BERT, ModernBERT
 from keras_transformer.models.sentence_encoder import SentenceEncoder, check_pooling, pool, pooled_dim
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
+from keras_transformer.pipelines.pipeline import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.ragged_rows import first_error, utf8_error
 from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.typing import Tensor

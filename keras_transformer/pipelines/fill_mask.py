@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import MaskedLanguageModel, Pretraining
 from keras_transformer.pipelines.arguments import LENGTH, check_output
-from keras_transformer.pipelines.base import Preprocessed
+from keras_transformer.pipelines.pipeline import Preprocessed
 from keras_transformer.pipelines.ragged_rows import first_error, utf8_error, valid_utf8
 from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.typing import Tensor
@@ -14,7 +14,7 @@ from keras_transformer_options.arguments import check, is_integer
 from keras_transformer_serving.pipelines.fill_mask import FillMaskTask
 from keras_transformer_serving.pipelines.fill_mask import MaskPrediction as MaskPrediction
 from keras_transformer_serving.pipelines.texts import RIGHT
-from keras_transformer_serving.text.base import WHITE_SPACE
+from keras_transformer_serving.text.tokenizer import WHITE_SPACE
 
 
 class FillMask(FillMaskTask, TextPipeline):

@@ -12,8 +12,15 @@ import numpy as np
 
 from keras_transformer.generation.compilation import are_same
 from keras_transformer.lazy_tensorflow import is_installed, tf
-from keras_transformer.pipelines.base import BATCH, Arrays, ExportedFunction, Pipeline, Preprocessed, spec_of
 from keras_transformer.pipelines.keras_forward_engine import KerasForwardEngine
+from keras_transformer.pipelines.pipeline import (
+    BATCH,
+    Arrays,
+    ExportedFunction,
+    Pipeline,
+    Preprocessed,
+    spec_of,
+)
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 from keras_transformer_serving.graphs import MODEL

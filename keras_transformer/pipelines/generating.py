@@ -17,11 +17,11 @@ from keras_transformer.generation.settings import Settings
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines import arguments, generation_graphs
-from keras_transformer.pipelines.base import Arrays, ExportedFunction, Pipeline, Preprocessed
 from keras_transformer.pipelines.example_texts import accepted_texts
 from keras_transformer.pipelines.generation_signatures import Signatures
 from keras_transformer.pipelines.hugging_face_generation import settings_from
 from keras_transformer.pipelines.keras_engine import KerasEngine
+from keras_transformer.pipelines.pipeline import Arrays, ExportedFunction, Pipeline, Preprocessed
 from keras_transformer.pipelines.ragged_rows import accepted_rows, first_error, padded, utf8_error
 from keras_transformer.pipelines.tokenizer_methods import methods_of
 from keras_transformer.text.tokenizers.strings import to_string_tensor

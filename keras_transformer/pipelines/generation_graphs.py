@@ -17,7 +17,7 @@ from keras_transformer.generation.validation import padding_value
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import Unlimiformer
-from keras_transformer.pipelines.base import BATCH, Axes, ExportedFunction, spec_of
+from keras_transformer.pipelines.pipeline import BATCH, Axes, ExportedFunction, spec_of
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import external_data
 from keras_transformer_serving.graphs import DECODER, ENCODER, MODEL, loop_name

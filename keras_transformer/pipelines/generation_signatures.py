@@ -10,8 +10,8 @@ from keras_transformer.generation.scoring import score_ids
 from keras_transformer.generation.search.categorical import uniform
 from keras_transformer.generation.validation import padding_value
 from keras_transformer.lazy_tensorflow import tf
-from keras_transformer.pipelines.base import DEFAULT, Arrays, ExportedFunction, Preprocessed, spec_of
 from keras_transformer.pipelines.generation_graphs import exportable, generate_ids
+from keras_transformer.pipelines.pipeline import DEFAULT, Arrays, ExportedFunction, Preprocessed, spec_of
 from keras_transformer.pipelines.ragged_rows import first_error
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import uniform_noise

@@ -16,10 +16,10 @@ from keras_transformer.interop.hub import CONFIG, MODULES, local_folder
 from keras_transformer.interop.hugging_face import has_tokenizer_of_xlm_roberta, read_model
 from keras_transformer.interop.source import Source
 from keras_transformer.models import EncoderDecoderClassifier
-from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.embedding import Embedding
 from keras_transformer.pipelines.hugging_face_chat import PROCESSOR_TEMPLATE, TEMPLATES
 from keras_transformer.pipelines.hugging_face_truncation import truncation_arguments
+from keras_transformer.pipelines.pipeline import Pipeline
 from keras_transformer.pipelines.reranking import Reranking
 from keras_transformer.pipelines.speech_to_text import SpeechToText
 from keras_transformer.pipelines.text_generation import TextGeneration

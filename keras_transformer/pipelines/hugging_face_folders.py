@@ -11,7 +11,6 @@ from keras_transformer.generation import ForcedPrefix, samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.interop.hub import CONFIG
 from keras_transformer.interop.hugging_face import write_model
-from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.hugging_face_chat import write_chat_template
 from keras_transformer.pipelines.hugging_face_generation import (
     GENERATION_CONFIG,
@@ -19,6 +18,7 @@ from keras_transformer.pipelines.hugging_face_generation import (
     settings_from,
 )
 from keras_transformer.pipelines.hugging_face_truncation import truncation_config
+from keras_transformer.pipelines.pipeline import Pipeline
 from keras_transformer_serving import files
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.models import ViT
 from keras_transformer.pipelines.arguments import check_model
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.classification import ClassifierPipeline
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
+from keras_transformer.pipelines.pipeline import DEFAULT, Arrays, Preprocessed
 from keras_transformer.typing import Tensor
 from keras_transformer_serving import files
 from keras_transformer_serving.pipelines.classification import ImageTask

@@ -7,8 +7,8 @@ import keras
 
 from keras_transformer import interop, text
 from keras_transformer.interop.keras_hub import class_name, tokenizer_of
-from keras_transformer.pipelines.base import Pipeline
 from keras_transformer.pipelines.image_classification import image_converter_of
+from keras_transformer.pipelines.pipeline import Pipeline
 
 
 def from_keras_hub(model: keras.Model, tokenizer: Any = None, **settings: Any) -> Any:

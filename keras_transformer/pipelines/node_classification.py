@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.pipelines.arguments import check_model
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, labels_tensor
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
+from keras_transformer.pipelines.pipeline import DEFAULT, Arrays, Preprocessed
 from keras_transformer.typing import Tensor
 from keras_transformer_serving.pipelines.classification import NodeTask
 from keras_transformer_serving.pipelines.errors import RowErrors

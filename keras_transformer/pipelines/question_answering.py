@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import SpanClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_output
-from keras_transformer.pipelines.base import Arrays, Preprocessed
+from keras_transformer.pipelines.pipeline import Arrays, Preprocessed
 from keras_transformer.pipelines.ragged_rows import accepted_rows, first_error, utf8_error, valid_utf8
 from keras_transformer.pipelines.texts import WordPipeline
 from keras_transformer.typing import Tensor

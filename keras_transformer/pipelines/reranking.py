@@ -8,7 +8,7 @@ from keras_transformer.interop import sentence_transformers, sentence_transforme
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
-from keras_transformer.pipelines.base import Preprocessed
+from keras_transformer.pipelines.pipeline import Preprocessed
 from keras_transformer.pipelines.texts import TextPipeline
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of

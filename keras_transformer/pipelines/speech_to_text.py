@@ -12,17 +12,17 @@ from keras_transformer import ops as kt_ops
 from keras_transformer.generation import samplers
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.loop import run_search
-from keras_transformer.generation.search.base import Inputs
+from keras_transformer.generation.search.interface import Inputs
 from keras_transformer.generation.search.logits import highest
 from keras_transformer.generation.settings import Settings
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer
 from keras_transformer.pipelines.babble import babble
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline, check_no_texts
 from keras_transformer.pipelines.hugging_face_generation import GENERATION_CONFIG, settings_from
 from keras_transformer.pipelines.hugging_face_speech import prompt_config, prompt_of, write_features
+from keras_transformer.pipelines.pipeline import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.ragged_rows import first_error, ids_of_names
 from keras_transformer.pipelines.tokenizer_methods import methods_of
 from keras_transformer.typing import Tensor

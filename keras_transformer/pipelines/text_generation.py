@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import GPT, Gemma, Llama
-from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
 from keras_transformer.pipelines.hugging_face_chat import read_chat_template, special_tokens_of
+from keras_transformer.pipelines.pipeline import Preprocessed
 from keras_transformer.pipelines.ragged_rows import first_error, first_ids, utf8_error
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import ArgumentError, check

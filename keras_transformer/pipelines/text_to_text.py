@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import T5, Transformer
-from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.generating import GeneratingPipeline
+from keras_transformer.pipelines.pipeline import Preprocessed
 from keras_transformer.pipelines.ragged_rows import first_error, ids_of_names, utf8_error
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.typing import Tensor

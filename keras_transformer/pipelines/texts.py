@@ -10,9 +10,9 @@ from keras import ops
 
 from keras_transformer.lazy_tensorflow import is_installed, tf
 from keras_transformer.pipelines import arguments
-from keras_transformer.pipelines.base import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.example_texts import checked_rows, texts_from_vocabulary
 from keras_transformer.pipelines.forward import FORWARD, ForwardPipeline
+from keras_transformer.pipelines.pipeline import DEFAULT, Arrays, Preprocessed
 from keras_transformer.pipelines.ragged_rows import (
     accepted_rows,
     first_error,

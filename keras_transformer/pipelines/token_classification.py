@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import TokenClassifier
 from keras_transformer.pipelines.arguments import LENGTH, check_model, check_output
-from keras_transformer.pipelines.base import Preprocessed
 from keras_transformer.pipelines.classification import (
     check_labels,
     config_of_labels,
     labels_of,
     labels_tensor,
 )
+from keras_transformer.pipelines.pipeline import Preprocessed
 from keras_transformer.pipelines.ragged_rows import utf8_error, valid_utf8
 from keras_transformer.pipelines.texts import WordPipeline
 from keras_transformer.typing import Tensor

@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer_serving.jobs import Method
-from keras_transformer_serving.text.base import Tokenizer
 from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, PythonMethods, TextMethods
+from keras_transformer_serving.text.tokenizer import Tokenizer
 
 
 def methods_of(tokenizer: Any) -> TextMethods:

@@ -10,9 +10,9 @@ import numpy as np
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import EncoderDecoderClassifier, SequenceClassifier
 from keras_transformer.pipelines.arguments import check_model, check_output
-from keras_transformer.pipelines.base import Arrays, Preprocessed
 from keras_transformer.pipelines.classification import check_labels, config_of_labels, labels_of
 from keras_transformer.pipelines.example_texts import checked_rows
+from keras_transformer.pipelines.pipeline import Arrays, Preprocessed
 from keras_transformer.pipelines.ragged_rows import (
     accepted_rows,
     first_error,

@@ -7,9 +7,9 @@ import keras
 
 from keras_transformer import data, models, pipelines
 from keras_transformer.recipes import scores
-from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.recipe import Recipe
 from keras_transformer_options.tasks import AnswerOptions
 from keras_transformer_serving.pipelines.question_answering import ALWAYS_ANSWER
 
@@ -22,7 +22,7 @@ class Answer(AnswerOptions, Recipe):
 
     Examples are `data.Question`s.
 
-    The options are the fields of `keras_transformer_options.base.TaskOptions`.
+    The options are the fields of `keras_transformer_options.task_options.TaskOptions`.
 
     Example:
         >>> answerer, history = Answer("train-v1.1.json").train()  # doctest: +SKIP

@@ -14,9 +14,9 @@ from keras_transformer import data, models, pipelines
 from keras_transformer.datasets import mnist, sst2
 from keras_transformer.pipelines.classification import plain_labels
 from keras_transformer.recipes import images, scores
-from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.recipe import Recipe, read_rows
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import VIT_SIZES, ClassifyOptions
 

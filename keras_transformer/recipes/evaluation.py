@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer import data
 from keras_transformer_options.arguments import ArgumentError, check
-from keras_transformer_options.base import TASKS
+from keras_transformer_options.task_options import TASKS
 from keras_transformer_serving.closeness import rank_correlation
 
 _EMBEDDING = "Embedding"

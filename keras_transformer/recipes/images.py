@@ -8,8 +8,8 @@ import numpy as np
 
 from keras_transformer import data, models, pipelines
 from keras_transformer.lazy_tensorflow import tf
-from keras_transformer.recipes.base import SIZES
 from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer.recipes.recipe import SIZES
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import image_files
 

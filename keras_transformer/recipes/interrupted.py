@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_transformer import processes
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import AroundSteps, Recipe
 from keras_transformer.recipes.pretrained import load_pipeline
+from keras_transformer.recipes.recipe import AroundSteps, Recipe
 from keras_transformer.training import ExactResume, states
 from keras_transformer_options.arguments import ArgumentError, Message
 from keras_transformer_serving import files

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from keras_transformer import data, generation, models, pipelines, training
-from keras_transformer.recipes.base import SIZES, Recipe, read_rows
 from keras_transformer.recipes.pretrained import check_pipeline, encoder_of
+from keras_transformer.recipes.recipe import SIZES, Recipe, read_rows
 from keras_transformer_options.files import checked_paths, file_lines
 from keras_transformer_options.malformed import Malformed
 from keras_transformer_options.tasks import LanguageModelOptions, MaskedLanguageModelOptions, TextsOptions

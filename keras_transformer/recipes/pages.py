@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer.inspection.curves import best_epoch, curves
-from keras_transformer.recipes.base import monitored
+from keras_transformer.recipes.recipe import monitored
 
 _WIDTH, _HEIGHT, _BOTTOM, _MARGIN, _CHARACTER = 360, 220, 28, 12, 7
 

@@ -9,7 +9,7 @@ import keras
 from keras_transformer import models, pipelines
 from keras_transformer.interop.hub import CARD, local_folder
 from keras_transformer.interop.source import Source
-from keras_transformer.pipelines.base import CONFIG, folder_of, is_pipeline
+from keras_transformer.pipelines.pipeline import CONFIG, folder_of, is_pipeline
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import files
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from keras_transformer import data, models, pipelines
 from keras_transformer.recipes import scores
-from keras_transformer.recipes.base import Recipe, read_rows
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.recipe import Recipe, read_rows
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import RerankOptions
 
@@ -23,7 +23,7 @@ class Rerank(RerankOptions, Recipe):
 
     Examples are (query, text, relevance), from 0 for a text that does not answer the query to 1 for one that does.
 
-    The options are the fields of `keras_transformer_options.base.TableOptions`.
+    The options are the fields of `keras_transformer_options.task_options.TableOptions`.
 
     Example:
         >>> reranker, history = Rerank("judgements.tsv").train()  # doctest: +SKIP

@@ -13,9 +13,9 @@ import keras
 
 from keras_transformer import processes
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import AroundSteps, Recipe, monitored
 from keras_transformer.recipes.interrupted import ResumableRun
 from keras_transformer.recipes.pages import page
+from keras_transformer.recipes.recipe import AroundSteps, Recipe, monitored
 from keras_transformer.recipes.stopping import outcome
 from keras_transformer_options.config_files import to_toml
 from keras_transformer_serving import files

@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_transformer import data, layers, models, pipelines
 from keras_transformer.recipes import scores
-from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer.recipes.recipe import Recipe
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_options.tasks import SpeechOptions
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from keras_transformer import data, models, pipelines, training
 from keras_transformer.pipelines.classification import plain_labels
 from keras_transformer.recipes import scores
-from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.language_model import BERT_ARGUMENTS, new_encoder
 from keras_transformer.recipes.pretrained import encoder_of
+from keras_transformer.recipes.recipe import Recipe
 from keras_transformer_options.tasks import TagOptions
 
 Sentences = Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -18,7 +18,7 @@ Sentences = Sequence[tuple[Sequence[str], Sequence[str]]]
 class Tag(TagOptions, Recipe):
     """Train a tagger of words on sentences (words, tags), such as files in CoNLL's format.
 
-    The options are the fields of `keras_transformer_options.base.TaskOptions`.
+    The options are the fields of `keras_transformer_options.task_options.TaskOptions`.
 
     Example:
         >>> tagger, history = Tag("train.conll", validation="valid.conll").train()  # doctest: +SKIP

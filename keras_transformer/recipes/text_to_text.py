@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from keras_transformer import data, generation, models, pipelines, text, training
 from keras_transformer.pipelines import hugging_face
-from keras_transformer.pipelines.base import folder_of, is_pipeline
+from keras_transformer.pipelines.pipeline import folder_of, is_pipeline
 from keras_transformer.recipes import distributed
-from keras_transformer.recipes.base import Recipe
 from keras_transformer.recipes.pretrained import check_pipeline
+from keras_transformer.recipes.recipe import Recipe
 from keras_transformer_options.arguments import check, check_one_of
 from keras_transformer_options.tasks import TextToTextOptions
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from keras_transformer.datasets import multi30k, phrasebook, spa_eng
-from keras_transformer.recipes.base import read_rows
+from keras_transformer.recipes.recipe import read_rows
 from keras_transformer.recipes.text_to_text import Pairs, TextToTextRecipe
 from keras_transformer_options.tasks import TranslateOptions, checked_direction
 

@@ -12,13 +12,6 @@ Axes: B batch, T queries, S keys, N heads.
 from typing import Any
 
 from keras_transformer.configuration import retrieve
-from keras_transformer.relations.base import EMPTY as EMPTY
-from keras_transformer.relations.base import FULL as FULL
-from keras_transformer.relations.base import PARTIAL as PARTIAL
-from keras_transformer.relations.base import And as And
-from keras_transformer.relations.base import Not as Not
-from keras_transformer.relations.base import Or as Or
-from keras_transformer.relations.base import Relation as Relation
 from keras_transformer.relations.graphs import Adjacency as Adjacency
 from keras_transformer.relations.graphs import Bipartite as Bipartite
 from keras_transformer.relations.graphs import GlobalTokens as GlobalTokens
@@ -30,6 +23,13 @@ from keras_transformer.relations.positional import Full as Full
 from keras_transformer.relations.positional import PrefixLM as PrefixLM
 from keras_transformer.relations.positional import SlidingWindow as SlidingWindow
 from keras_transformer.relations.positional import Strided as Strided
+from keras_transformer.relations.relation import EMPTY as EMPTY
+from keras_transformer.relations.relation import FULL as FULL
+from keras_transformer.relations.relation import PARTIAL as PARTIAL
+from keras_transformer.relations.relation import And as And
+from keras_transformer.relations.relation import Not as Not
+from keras_transformer.relations.relation import Or as Or
+from keras_transformer.relations.relation import Relation as Relation
 from keras_transformer.relations.symmetries import AUTOMORPHISMS as AUTOMORPHISMS
 from keras_transformer.relations.symmetries import INCREASING_RELABELLINGS as INCREASING_RELABELLINGS
 from keras_transformer.relations.symmetries import PERMUTATIONS as PERMUTATIONS

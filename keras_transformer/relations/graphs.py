@@ -11,7 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.relations import symmetries
-from keras_transformer.relations.base import (
+from keras_transformer.relations.positional import Full
+from keras_transformer.relations.relation import (
     Bandwidth,
     Edges,
     Relation,
@@ -20,7 +21,6 @@ from keras_transformer.relations.base import (
     check_integer,
     num_blocks,
 )
-from keras_transformer.relations.positional import Full
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import is_integer
 

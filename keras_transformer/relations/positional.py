@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_transformer.relations import symmetries
-from keras_transformer.relations.base import (
+from keras_transformer.relations.relation import (
     FULL,
     Bandwidth,
     Relation,

@@ -11,13 +11,13 @@ from keras_transformer.text.tokenizers import folders
 from keras_transformer_options.arguments import ArgumentError
 
 if is_installed():
-    from keras_transformer.text.tokenizers.base import Tokenizer
     from keras_transformer.text.tokenizers.byte import ByteTokenizer
     from keras_transformer.text.tokenizers.byte_pair import BytePairTokenizer
     from keras_transformer.text.tokenizers.llama import LlamaTokenizer
     from keras_transformer.text.tokenizers.marian_t5 import MarianT5Tokenizer
     from keras_transformer.text.tokenizers.openai_gpt import OpenAIGPTTokenizer
     from keras_transformer.text.tokenizers.sentence_piece import SentencePieceTokenizer
+    from keras_transformer.text.tokenizers.tokenizer import Tokenizer
     from keras_transformer.text.tokenizers.word_piece import WordPieceTokenizer
 else:
     from keras_transformer.text.without_tensorflow import (

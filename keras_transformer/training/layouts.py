@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_transformer import layers
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.models.model import flatten_layers
 
 MODEL_AXIS = "model"
 Axes = tuple[str | None, ...]

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers import GraphAttention, MultiHeadAttention
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.models.model import flatten_layers
 from keras_transformer.training.states import replaced
 from keras_transformer_options.arguments import check_positive, check_positive_integer
 

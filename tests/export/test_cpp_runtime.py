@@ -34,7 +34,7 @@ from keras_transformer.pipelines import (
     TextClassification,
     TextGeneration,
 )
-from keras_transformer.pipelines.base import ExportedFunction
+from keras_transformer.pipelines.pipeline import ExportedFunction
 from tests.random_weights import randomise
 
 PROGRAM = pathlib.Path(__file__).with_name("cpp_runtime.py")

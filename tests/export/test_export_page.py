@@ -118,7 +118,7 @@ def test_the_table_has_every_pipeline():
     assert list(rows()) == list(PIPELINES)
     classes = {name.split("`")[1] for name in rows()}
     known = {name for name, each in vars(pipelines).items() if isinstance(each, type)}
-    assert classes == known & set(pipelines.base.Pipeline.classes)
+    assert classes == known & set(pipelines.pipeline.Pipeline.classes)
 
 
 @pytest.mark.parametrize("name", PIPELINES)

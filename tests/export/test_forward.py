@@ -10,7 +10,7 @@ import keras_transformer_serving as serving
 from keras_transformer import export
 from keras_transformer.export import ParityError
 from keras_transformer.export.parity import outputs
-from keras_transformer.pipelines.base import DEFAULT
+from keras_transformer.pipelines.pipeline import DEFAULT
 from keras_transformer_cli import commands
 from keras_transformer_serving import files, parity
 from tests.laws.pipelines import (

@@ -13,7 +13,7 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export
 from keras_transformer.export import ParityError, to_litert
-from keras_transformer.pipelines.base import ExportedFunction
+from keras_transformer.pipelines.pipeline import ExportedFunction
 from keras_transformer_cli import commands
 from keras_transformer_serving import precisions
 from keras_transformer_serving.litert_target import model_file

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.export import to_saved_model
 from keras_transformer.export.tensorflow_serving import operations
-from keras_transformer.pipelines.base import ExportedFunction
+from keras_transformer.pipelines.pipeline import ExportedFunction
 
 ROWS = tf.TensorSpec([None, 4], tf.float32, name="rows")
 

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import export
 from keras_transformer.export import to_saved_model
-from keras_transformer.pipelines.base import ExportedFunction
+from keras_transformer.pipelines.pipeline import ExportedFunction
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import layers, models, relations
-from keras_transformer.layers.mixers.base import recurrence
+from keras_transformer.layers.mixers.mixer import recurrence
 from keras_transformer.ops import scores
 
 

@@ -19,8 +19,8 @@ from keras_transformer.generation import (
 from keras_transformer.generation.constraints import FORBIDDEN
 from keras_transformer.generation.generative_model import is_encoder_decoder
 from keras_transformer.generation.loop import new_search
-from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.search.greedy import GreedySearch
+from keras_transformer.generation.search.interface import Inputs
 from keras_transformer.generation.settings import Settings
 from keras_transformer.models import GPT, Transformer, Unlimiformer
 

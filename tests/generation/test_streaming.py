@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer import generation
 from keras_transformer.generation import Beam, NoRepeatNGram, Sample
-from keras_transformer.generation.search.base import TokenSearch
+from keras_transformer.generation.search.interface import TokenSearch
 from keras_transformer.generation.streaming import Streamer
 
 from .reference import decoder, translator

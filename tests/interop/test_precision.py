@@ -22,7 +22,7 @@ from keras_transformer.models import (
     SequenceClassifier,
     Transformer,
 )
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.models.model import flatten_layers
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.configuration import serialized
 from keras_transformer.models import BERT, GPT, T5, Gemma, Llama, SequenceClassifier, Transformer
-from keras_transformer.models.base import flatten_layers
+from keras_transformer.models.model import flatten_layers
 from keras_transformer.ops import GrowingCache, StaticCache
 
 from .cases import numbers, over, randomise, tensors

@@ -12,8 +12,8 @@ import keras_transformer_serving as serving
 from keras_transformer import export
 from keras_transformer import pipelines as kt_pipelines
 from keras_transformer.export.parity import outputs
-from keras_transformer.pipelines.base import DEFAULT
 from keras_transformer.pipelines.forward import FORWARD as FORWARD_GRAPH
+from keras_transformer.pipelines.pipeline import DEFAULT
 from keras_transformer_serving import files, parity
 from keras_transformer_serving.server import forward
 from tests.serving.in_tensorflow import served_in_tensorflow, signature_outputs

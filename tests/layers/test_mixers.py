@@ -10,8 +10,7 @@ from keras_transformer.layers import (
     Mamba2,
     MultiHeadAttention,
 )
-from keras_transformer.layers.mixers import base
-from keras_transformer.layers.mixers.base import recurrence
+from keras_transformer.layers.mixers.mixer import recurrence
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -149,7 +148,7 @@ def test_a_token_loop_equals_the_unrolled_computation(inputs, masked, monkeypatc
         return arrays(recurrence(update, inputs, {"mean": ops.zeros((3, 16))}, mask, every))
 
     looped = [run(every) for every in (False, True)]
-    monkeypatch.setattr(base, "UNROLLED", 100)
+    monkeypatch.setattr("keras_transformer.layers.mixers.mixer.UNROLLED", 100)
     close(looped, [run(every) for every in (False, True)])
 
 

@@ -179,7 +179,7 @@ def test_a_model_equals_the_same_network_of_layers():
     encoder = keras.Model(inputs, block(embedding(inputs)))
 
     @keras.saving.register_keras_serializable(package="tests")
-    class Same(models.base.Model):
+    class Same(models.model.Model):
         def call(self, ids):
             return block(embedding(ids))
 

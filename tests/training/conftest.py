@@ -12,7 +12,7 @@ VOCABULARY, BATCHES = 12, 3
 
 
 @keras.saving.register_keras_serializable(package="tests_training")
-class Bigrams(models.base.Model):
+class Bigrams(models.model.Model):
     """Predict each token from the previous one, with one matrix."""
 
     pad_id = 0

@@ -20,7 +20,7 @@ def batches(texts=TEXTS, seed=0):
 
 
 @keras.saving.register_keras_serializable(package="test_exact_resume")
-class Tiny(models.base.Model):
+class Tiny(models.model.Model):
     """An embedding with dropout, which compiles quickly."""
 
     def __init__(self, dropout=0.3):

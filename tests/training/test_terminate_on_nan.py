@@ -41,7 +41,7 @@ def test_the_report_names_and_contains_the_batch(bigrams, padded_batches, tmp_pa
         assert len(saved.files) == 2
 
 
-class Linear(models.base.Model):
+class Linear(models.model.Model):
     def __init__(self):
         super().__init__()
         self.dense = keras.layers.Dense(1)

@@ -9,8 +9,8 @@ import pytest
 import sentencepiece
 
 import keras_transformer_serving as serving
-from keras_transformer_serving.text import base
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS
+from keras_transformer_serving.text.tokenizer import TokensInText
 from keras_transformer_serving.text.unigram import Unigram
 
 BERT = {"pad": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
@@ -202,8 +202,8 @@ def test_unigram_segmentation_is_the_most_probable():
 
 def test_special_tokens_are_recognized_only_at_the_start():
     specials = {"<a>": 1, "<ab>": 2}
-    assert base.TokensInText(specials).split("<ab>x<a>") == ["", 2, "x", 1, ""]
-    at_start = base.TokensInText(specials, anywhere=False)
+    assert TokensInText(specials).split("<ab>x<a>") == ["", 2, "x", 1, ""]
+    at_start = TokensInText(specials, anywhere=False)
     assert at_start.split("<ab>x<a>") == ["", 2, "x<a>"]
     assert at_start.split("x<a>") == ["x<a>"]
     assert at_start.split("<a><a>") == ["", 1, 1]
@@ -211,7 +211,7 @@ def test_special_tokens_are_recognized_only_at_the_start():
 
 def test_tokens_take_spaces_and_are_single_words():
     flags = [frozenset(tokens) for tokens in (("<l>",), ("<r>",), ("<w>", "w"))]
-    tokens = base.TokensInText({"<l>": 1, "<r>": 2, "<w>": 3, "w": 4}, *flags)
+    tokens = TokensInText({"<l>": 1, "<r>": 2, "<w>": 3, "w": 4}, *flags)
     assert tokens.split("a \n<l> b") == ["a", 1, " b"]
     assert tokens.split("a <r>\u3000 b<r>") == ["a ", 2, "b", 2, ""]
     assert tokens.split("w ww w_ (w) e\u0301w w\u200d é<w>") == [

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
-from keras_transformer.pipelines.base import Arrays
 from keras_transformer.pipelines.forward import FORWARD
+from keras_transformer.pipelines.pipeline import Arrays
 from keras_transformer_serving.parity import Example
 
 TOLERANCES = {"float32": 1e-4}  # absolute and relative, by compute dtype

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format
 
-from keras_transformer.pipelines.base import DEFAULT
+from keras_transformer.pipelines.pipeline import DEFAULT
 from keras_transformer_serving.bundle import SERVING
 
 TENSORFLOW_SERVING = f"{SERVING}/tensorflow_serving"

@@ -13,7 +13,7 @@ from keras_transformer.export.tensorflow_serving.configuration import (
     request_file,
     rest_request,
 )
-from keras_transformer.pipelines.base import DEFAULT
+from keras_transformer.pipelines.pipeline import DEFAULT
 
 _SERVED = (DEFAULT, "generate")
 _CONFIGURATION = "/etc/tensorflow_serving"  # in the container

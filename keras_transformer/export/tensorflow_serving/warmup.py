@@ -9,7 +9,7 @@ from google.protobuf import text_format  # noqa: F401  (loads protobuf before Te
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.tensorflow_serving.messages import CLASSES
-from keras_transformer.pipelines.base import Arrays
+from keras_transformer.pipelines.pipeline import Arrays
 
 FILE = "assets.extra/tf_serving_warmup_requests"
 _BATCH_SIZES = (1, 8)

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, ForcedWords, is_allowed
 from keras_transformer.generation.prompts import PromptedModel
-from keras_transformer.generation.search.base import Inputs, State, TokenSearch
 from keras_transformer.generation.search.greedy import HighestSearch
+from keras_transformer.generation.search.interface import Inputs, State, TokenSearch
 from keras_transformer.generation.search.logits import is_invalid
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.ops.indexing import pick

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.generation.constraints import FORBIDDEN, is_allowed
 from keras_transformer.generation.prompts import PromptedModel
-from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
+from keras_transformer.generation.search.interface import Inputs, SingleSequenceSearch, State
 from keras_transformer.generation.search.logits import is_invalid
 from keras_transformer.generation.search.top_k import top_k
 from keras_transformer.ops.indexing import pick

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.constraints import is_allowed
-from keras_transformer.generation.search.base import State, TokenSearch
+from keras_transformer.generation.search.interface import State, TokenSearch
 from keras_transformer.generation.search.logits import choose, highest, is_invalid
 from keras_transformer.typing import Tensor
 

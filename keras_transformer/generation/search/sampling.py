@@ -4,8 +4,8 @@ from keras import ops
 
 from keras_transformer.generation.prompts import PromptedModel
 from keras_transformer.generation.search import categorical
-from keras_transformer.generation.search.base import Inputs
 from keras_transformer.generation.search.greedy import GreedySearch
+from keras_transformer.generation.search.interface import Inputs
 from keras_transformer.typing import Tensor
 
 

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_transformer.generation.constraints import is_allowed
 from keras_transformer.generation.prompts import PromptedModel
-from keras_transformer.generation.search.base import Inputs, SingleSequenceSearch, State
+from keras_transformer.generation.search.interface import Inputs, SingleSequenceSearch, State
 from keras_transformer.generation.search.logits import choose, highest, is_invalid
 from keras_transformer.typing import Tensor
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.mixers.base import RecurrentMixer, recurrence
+from keras_transformer.layers.mixers.mixer import RecurrentMixer, recurrence
 from keras_transformer.ops.indexing import pick
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_transformer.configuration import retrieve
-from keras_transformer.layers.positions.base import PositionEncoding
 from keras_transformer.layers.positions.biases import ALiBi, RelativeBias
+from keras_transformer.layers.positions.position_encoding import PositionEncoding
 from keras_transformer.layers.positions.relative import RelativeSinusoidalPositions
 from keras_transformer.layers.positions.rotary import RotaryPositions
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.positions.absolute import table_initializer
-from keras_transformer.layers.positions.base import PositionEncoding
+from keras_transformer.layers.positions.position_encoding import PositionEncoding
 from keras_transformer.ops.biases import BucketBias, LinearBias, PositionBias, check_buckets
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.positions.base import PositionEncoding
+from keras_transformer.layers.positions.position_encoding import PositionEncoding
 from keras_transformer.layers.positions.sinusoids import geometric, waves
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_positive

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.positions import rotary_scaling
-from keras_transformer.layers.positions.base import PositionEncoding
+from keras_transformer.layers.positions.position_encoding import PositionEncoding
 from keras_transformer.layers.positions.sinusoids import (
     LAYOUTS,
     geometric,

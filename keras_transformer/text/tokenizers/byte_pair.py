@@ -20,8 +20,8 @@ from keras_transformer.text.tokenizers.words import PlacedWords
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.corpus import Texts
 from keras_transformer_options.arguments import check, check_not_negative, check_one_of
-from keras_transformer_serving.text.base import WHITE_SPACE
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS, byte_level_content
+from keras_transformer_serving.text.tokenizer import WHITE_SPACE
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
 

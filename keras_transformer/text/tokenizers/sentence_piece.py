@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.text.tokenizers.base import Tokenizer
 from keras_transformer.text.tokenizers.sentence_piece_model import SharedModel, read_model, sampler
 from keras_transformer.text.tokenizers.strings import to_utf8
+from keras_transformer.text.tokenizers.tokenizer import Tokenizer
 from keras_transformer.text.training.sentence_piece import SentencePieceTraining
 from keras_transformer_serving.text.sentence_piece import keeps_spaces
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_transformer.text.pretokenizers.characters import row_starts
 from keras_transformer.text.tokenizers.sentence_piece_model import Normalizer
 from keras_transformer_options.arguments import check_one_of
-from keras_transformer_serving.text.base import WHITE_SPACE
 from keras_transformer_serving.text.steps import Step, step_pattern, strip_pattern
+from keras_transformer_serving.text.tokenizer import WHITE_SPACE
 
 _NORMALIZERS = ("Replace", "Strip", "Precompiled")
 _PRE_TOKENIZERS = ([], ["WhitespaceSplit"], ["Metaspace"], ["WhitespaceSplit", "Metaspace"])

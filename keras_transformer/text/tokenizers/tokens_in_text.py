@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import row_starts, shifted
-from keras_transformer_serving.text.base import ALPHABETIC_SYMBOLS, WHITE_SPACE, TokensInText
+from keras_transformer_serving.text.tokenizer import ALPHABETIC_SYMBOLS, WHITE_SPACE, TokensInText
 
 # The characters of words, as in the class `w` of Unicode's regular expressions; RE2's has ASCII alone.
 _SYMBOLS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ALPHABETIC_SYMBOLS)
@@ -123,8 +123,8 @@ def tokenize_around(
 
     Args:
         texts: strings (B,).
-        stages: the tokens of `keras_transformer_serving.text.base.tokens_in_text`, of which the first are recognised
-            before texts are normalised.
+        stages: the tokens of `keras_transformer_serving.text.tokenizer.tokens_in_text`, of which the first are
+            recognised before texts are normalised.
         normalize: a function of strings (P,) to strings (P,).
         tokenize: a function of normalised strings (P,), and a mask (P,) of those that start a text, to int32 ids
             (P, None).

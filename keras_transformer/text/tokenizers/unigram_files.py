@@ -13,8 +13,8 @@ from keras_transformer.text.tokenizers.character_map import character_map, is_ow
 from keras_transformer.text.tokenizers.components import Components, in_order, read_object
 from keras_transformer.text.tokenizers.hugging_face import Folder
 from keras_transformer.text.tokenizers.sentence_piece_model import read_model
-from keras_transformer_serving.text.base import WHITE_SPACE
 from keras_transformer_serving.text.sentence_piece import character_normalizer
+from keras_transformer_serving.text.tokenizer import WHITE_SPACE
 
 _TYPES = sentencepiece_model_pb2.ModelProto.SentencePiece
 _T5_FILE = "spiece.model"

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.text.tokenizers.base import Tokenizer
+from keras_transformer.text.tokenizers.tokenizer import Tokenizer
 from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer_options.arguments import check_positive_integer
-from keras_transformer_serving.text.base import TokensInText, tokens_in_text
+from keras_transformer_serving.text.tokenizer import TokensInText, tokens_in_text
 
 ROLES = ("pad", "unknown", "start", "end", "mask")
 # The settings that list the tokens that are recognised in texts, and how.

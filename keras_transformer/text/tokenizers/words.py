@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.text.pretokenizers.characters import cut, row_starts, shifted
 from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around
-from keras_transformer_serving.text.base import PUNCTUATION, TokensInText
+from keras_transformer_serving.text.tokenizer import PUNCTUATION, TokensInText
 
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # the last one is U+3000
 

@@ -9,7 +9,7 @@ import sentencepiece
 
 from keras_transformer.text.training.corpus import Texts, read_texts
 from keras_transformer_options.arguments import ArgumentError, check_one_of, is_integer
-from keras_transformer_options.base import Normalization
+from keras_transformer_options.task_options import Normalization
 
 Model = Literal["unigram", "bpe", "char", "word"]
 

@@ -18,7 +18,7 @@ from keras_transformer_serving.pipelines.texts import (
     softmax,
 )
 from keras_transformer_serving.tasks import Row, Tensor
-from keras_transformer_serving.text.base import WHITE_SPACE
+from keras_transformer_serving.text.tokenizer import WHITE_SPACE
 
 
 class MaskPrediction(NamedTuple):

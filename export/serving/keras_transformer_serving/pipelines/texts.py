@@ -20,7 +20,7 @@ from keras_transformer_serving.pipelines.errors import (
 )
 from keras_transformer_serving.tasks import Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
-from keras_transformer_serving.text.base import Word
+from keras_transformer_serving.text.tokenizer import Word
 
 Arrays = dict[str, np.ndarray]
 Truncate = bool | Literal["right", "left"] | None

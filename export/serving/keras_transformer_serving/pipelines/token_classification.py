@@ -16,7 +16,7 @@ from keras_transformer_serving.pipelines.texts import (
     softmax,
 )
 from keras_transformer_serving.tasks import Row, Tensor
-from keras_transformer_serving.text.base import Word
+from keras_transformer_serving.text.tokenizer import Word
 
 FIRST, AVERAGE, MAX = AGGREGATIONS = ("first", "average", "max")
 OUTSIDE = "O"  # the label of words that are in no entity

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer_serving.text.base import Tokenizer as Tokenizer
 from keras_transformer_serving.text.byte import ByteTokenizer
 from keras_transformer_serving.text.sentence_piece import MarianT5Tokenizer, SentencePieceTokenizer
 from keras_transformer_serving.text.subword import (
@@ -12,6 +11,7 @@ from keras_transformer_serving.text.subword import (
     OpenAIGPTTokenizer,
     WordPieceTokenizer,
 )
+from keras_transformer_serving.text.tokenizer import Tokenizer as Tokenizer
 
 _CLASSES: dict[str, Callable[[bytes], Tokenizer]] = {
     class_.__name__: class_

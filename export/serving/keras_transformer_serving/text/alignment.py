@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer_serving.jobs import Steps
-from keras_transformer_serving.text.base import PUNCTUATION
+from keras_transformer_serving.text.tokenizer import PUNCTUATION
 
 Score = Callable[[Sequence[str], str], Steps[tuple[np.ndarray, Sequence[int]]]]
 """The steps from R sources and a target to the log-probabilities (R, T) of the target's tokens for each source, −∞ for

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from keras_transformer_serving.text.base import VocabularyTokenizer
+from keras_transformer_serving.text.tokenizer import VocabularyTokenizer
 
 
 class ByteTokenizer(VocabularyTokenizer):

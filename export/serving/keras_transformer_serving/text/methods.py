@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from keras_transformer_serving.jobs import Method
-from keras_transformer_serving.text.base import Tokenizer
+from keras_transformer_serving.text.tokenizer import Tokenizer
 
 TOKENIZE, DETOKENIZE = "tokenize", "detokenize"
 

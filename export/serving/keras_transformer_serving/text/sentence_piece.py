@@ -11,8 +11,8 @@ import json
 import sentencepiece
 
 from keras_transformer_serving import protobuf
-from keras_transformer_serving.text.base import Tokenizer, VocabularyTokenizer
 from keras_transformer_serving.text.steps import cleaned_text, decoded_pieces, normalizer, pre_tokenizer
+from keras_transformer_serving.text.tokenizer import Tokenizer, VocabularyTokenizer
 from keras_transformer_serving.text.unigram import Unigram
 
 _SPACE = "\u2581"

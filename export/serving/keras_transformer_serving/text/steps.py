@@ -7,7 +7,7 @@ from typing import Any
 
 import sentencepiece
 
-from keras_transformer_serving.text.base import WHITE_SPACE
+from keras_transformer_serving.text.tokenizer import WHITE_SPACE
 
 Step = Mapping[str, Any]
 CLEANED_IN_TEXTS = (

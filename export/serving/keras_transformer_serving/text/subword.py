@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_transformer_serving.text.base import NUM_STAGES, TokensInText, VocabularyTokenizer, Word
 from keras_transformer_serving.text.steps import cleaned_text, decoded_pieces
+from keras_transformer_serving.text.tokenizer import NUM_STAGES, TokensInText, VocabularyTokenizer, Word
 
 # What the decoder of the `tokenizers` library replaces in each piece.
 _CLEANED = (

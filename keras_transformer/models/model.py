@@ -3,20 +3,17 @@
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_transformer import memory, processes, relations, xla
+from keras_transformer import memory, processes, xla
 from keras_transformer.configuration import Configured
 from keras_transformer.layers.embeddings import nan_for_unknown_rows
-from keras_transformer.layers.masks import merge
-from keras_transformer.layers.positions.rotary_scaling import RotaryScaling
 from keras_transformer.models import jax_state
-from keras_transformer.models.host_batches import epochs_of
+from keras_transformer.models.fit_arguments import prepare_callbacks, settings_of_fit
 from keras_transformer.models.input_checks import (
     InputCheck,
     InputSpecs,
@@ -28,7 +25,7 @@ from keras_transformer.models.loss_checks import check_class_weight, check_losse
 from keras_transformer.models.strategies import check_strategy
 from keras_transformer.processes import check_agreement
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of, check_positive_integer
+from keras_transformer_options.arguments import check_one_of
 
 
 def _with_arguments_of_keras(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,12 +139,12 @@ class Model(Configured, keras.Model):
         arguments = bound.arguments
         check_losses(self)
         check_class_weight(self, arguments["class_weight"])
-        check_agreement(**_settings_of_fit(self, arguments))
+        check_agreement(**settings_of_fit(self, arguments))
         if arguments["verbose"] == "auto" and not processes.current().is_main:
             arguments["verbose"] = 0
         with jax_state.restored(self), contextlib.ExitStack() as stack:
             stack.enter_context(memory.freed_memory_kept())
-            _prepare_callbacks(self, arguments, stack)
+            prepare_callbacks(self, arguments, stack)
             if check_inputs:
                 check = stack.enter_context(InputCheck(self).raised())
                 arguments["x"] = check.data(arguments["x"], y)
@@ -371,72 +368,6 @@ def _set_frozen(layers: Sequence[Any], paths: Collection[str]) -> None:
             layer.trainable = layer.path not in paths
 
 
-class _EpochOrder(keras.callbacks.Callback):
-    """Start training at the right epoch of the data, because Keras reads a batch beforehand to build the model.
-
-    Args:
-        data: the `epochs` of the dataset to train on.
-        validation_data: the `epochs` of the validation data, or None.
-    """
-
-    def __init__(self, data: Any, validation_data: Any) -> None:
-        super().__init__()
-        self._data, self._validation_data = data, validation_data
-        self._first: int | None = data.next_epoch
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the epoch of the training data at the first call, and of the validation data at every call."""
-        if self._first is not None:
-            self._data.start_at(epoch or self._first)
-            self._first = None
-        if self._validation_data is not None:
-            self._validation_data.start_at(epoch)
-
-
-def _prepare_callbacks(model: Model, arguments: dict[str, Any], stack: contextlib.ExitStack) -> None:
-    """Put the callbacks of `fit` in order, and let them change its arguments."""
-    if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
-        return
-    # Callbacks that write logs come before those that read them.
-    callbacks = keras.tree.flatten(arguments["callbacks"] or [])
-    callbacks.sort(key=lambda callback: not getattr(callback, "writes_logs", False))
-    arguments["callbacks"] = callbacks
-    for callback in callbacks:
-        if hasattr(callback, "fit_context"):
-            stack.enter_context(callback.fit_context(model, arguments))
-    if (epochs := epochs_of(arguments["x"])) is not None:
-        epochs.end()  # an epoch in which an earlier call of `fit` was interrupted
-        arguments["shuffle"] = False  # the order of batches is part of the dataset
-        order = _EpochOrder(epochs, epochs_of(arguments["validation_data"]))
-        arguments["callbacks"] = [order, *arguments["callbacks"]]
-
-
-def _settings_of_fit(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of `fit` that must be equal in all processes."""
-    if processes.current().count == 1:
-        return {}
-    optimizer = model.optimizer
-    return {
-        "model": [
-            type(model).__name__,
-            model.get_config(),
-            [tuple(weight.shape) for weight in model.weights],
-        ],
-        "optimizer": None if optimizer is None else [type(optimizer).__name__, optimizer.get_config()],
-        **{name: _sizes(arguments[name]) for name in ("x", "y", "validation_data")},
-        **{name: arguments[name] for name in ("batch_size", "epochs")},
-    }
-
-
-def _sizes(data: Any) -> Any:
-    """Return the shapes of arrays; for a dataset the number of batches, with the data's hash or a batch's shape."""
-    if (epochs := epochs_of(data)) is not None:
-        return epochs.count, epochs.fingerprint
-    if hasattr(data, "element_spec"):
-        return int(data.cardinality()), str(data.element_spec)
-    return keras.tree.map_structure(lambda leaf: list(getattr(leaf, "shape", [])), data)
-
-
 def _check_onnx(file: pathlib.Path) -> None:
     """Remove an ONNX file and raise a ValueError if it has operations unknown to ONNX, which Keras does not check."""
     import onnx
@@ -469,62 +400,3 @@ class PublishedSizes:
         """
         check_one_of(sorted(cls.sizes), name=name)
         return cls(**{**cls.sizes[name], **kwargs})
-
-
-def causal_relation(identifier: Any, name: str = "relation") -> relations.Relation:
-    """Return the relation of `relations.get`; raise a ValueError if it relates a token to a later one."""
-    relation = relations.get(identifier, name)
-    if relation.bandwidth()[1] != 0:
-        raise ValueError(f"`{name}` must not relate a token to a later one. Received: {name}={relation!r}")
-    return relation
-
-
-def per_block(name: str, value: Any, num_layers: int) -> list[Any]:
-    """Return an argument for each block, given one for all blocks or a list with one for each."""
-    if not isinstance(value, list | tuple):
-        return [value] * num_layers
-    if len(value) != num_layers:
-        raise ValueError(
-            f"`{name}` must be one for all blocks, or a list with one for each of {num_layers}. "
-            f"Received: {name}={value!r}"
-        )
-    return list(value)
-
-
-def one_if_equal(values: Sequence[Any]) -> Any:
-    """Return the values of blocks as a tuple, or one value for all if they are equal."""
-    return values[0] if all(value == values[0] for value in values) else tuple(values)
-
-
-def max_length_of(max_length: int | None, scalings: Iterable[RotaryScaling | None]) -> int | None:
-    """Return the maximum length of a text, as given and as limited by scalings of rotary positions."""
-    if max_length is not None:
-        check_positive_integer(max_length=max_length)
-    limits = [max_length, *(scaling.max_length for scaling in scalings if scaling is not None)]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def relation_positions(attention: Any, positions: Tensor | None) -> Tensor | None:
-    """Return the argument `positions` of a block, for positions (B, T) that restart in each text of a packed row.
-
-    It is None if the relation is unchanged by translations: indices in the row then give the same result faster.
-    """
-    relation = getattr(attention, "relation", None)
-    return None if relation is None or relations.TRANSLATIONS in relation.symmetries() else positions
-
-
-def real_tokens(ids: Tensor, padding_mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
-    """Return the Keras mask (B, T) of ids (B, T), given one by padding id and lengths (B,), if any."""
-    if lengths is None:
-        return padding_mask
-    return merge(padding_mask, positions_of(ids) < ops.cast(lengths, "int32")[:, None])
-
-
-def positions_of(ids: Tensor) -> Tensor:
-    """Return the positions (B, T) of ids (B, T), which may be symbolic tensors of unknown length."""
-    return ops.cumsum(ops.ones_like(ids, "int32"), axis=1) - 1
-
-
-def padding_arguments(padding_mask: Tensor | None, lengths: Tensor | None) -> dict[str, Tensor | None]:
-    """Return the arguments of a block for padding: the lengths (B,) if given, else the mask."""
-    return {"padding_mask": padding_mask} if lengths is None else {"key_lengths": lengths}

@@ -18,7 +18,7 @@ from keras_transformer.recipes.stopping import EarlyStopping
 from keras_transformer.recipes.tokenizers import TRAINERS
 from keras_transformer.training.progress import EpochLines, EpochsWithoutTotal
 from keras_transformer_options.arguments import ArgumentError, Message, renamed
-from keras_transformer_options.base import TASKS, TaskOptions
+from keras_transformer_options.task_options import TASKS, TaskOptions
 
 _LOGGER = logging.getLogger("keras_transformer")
 AroundSteps = Callable[[], contextlib.AbstractContextManager[Any]]

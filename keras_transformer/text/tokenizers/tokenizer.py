@@ -16,7 +16,7 @@ from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
 from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
 from keras_transformer_options.arguments import check_fraction
-from keras_transformer_serving.text.base import tokens_in_text
+from keras_transformer_serving.text.tokenizer import tokens_in_text
 
 _SPACE = "\u2581"  # in pieces of SentencePiece
 
