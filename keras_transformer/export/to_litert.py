@@ -16,6 +16,7 @@ from keras_transformer.export import card
 from keras_transformer.export.bundle_writer import check_pipeline, without_tensorflow_warnings
 from keras_transformer.export.parity.comparison import WithPipeline
 from keras_transformer.export.targets import ExportTarget
+from keras_transformer.models.input_checks import inputs_checked
 from keras_transformer.pipelines.pipeline import BATCH, ExportedFunction
 from keras_transformer_serving import precisions
 from keras_transformer_serving.graph_files import FLOAT32
@@ -113,7 +114,8 @@ def frozen(graph: ExportedFunction) -> Callable[..., dict[str, Any]]:
         tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for spec, name in zip(graph.inputs, graph.axes, strict=True)
     ]
-    concrete = tf.function(graph.function, autograph=False).get_concrete_function(*specs)
+    with inputs_checked():
+        concrete = tf.function(graph.function, autograph=False).get_concrete_function(*specs)
     constant = convert_variables_to_constants_v2(concrete, lower_control_flow=False)
     graph_def = constant.graph.as_graph_def()
     in_float64 = {

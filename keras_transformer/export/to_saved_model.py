@@ -18,6 +18,7 @@ from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import configuration, operations, section, warmup
 from keras_transformer.export.writing import write_parts
+from keras_transformer.models.input_checks import inputs_checked
 from keras_transformer.pipelines.pipeline import ExportedFunction
 from keras_transformer.typing import Tensor
 from keras_transformer_options.files import checked_model_name
@@ -167,7 +168,8 @@ def _with_defaults(graph: ExportedFunction) -> Callable[..., dict[str, Tensor]]:
     """
     specs = graph.inputs
     traced = tf.function(lambda *tensors: graph.function(*tensors), input_signature=specs, autograph=False)
-    concrete = traced.get_concrete_function()
+    with inputs_checked():
+        concrete = traced.get_concrete_function()
 
     def function(*tensors: Tensor) -> dict[str, Tensor]:
         return concrete(*tensors)

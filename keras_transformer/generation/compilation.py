@@ -13,6 +13,7 @@ import numpy as np
 from keras_transformer import xla
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder, source_is_ids
 from keras_transformer.generation.validation import padding_value
+from keras_transformer.models.input_checks import inputs_checked
 from keras_transformer.typing import Tensor
 
 Arrays = dict[str, np.ndarray]
@@ -139,7 +140,8 @@ def compiled(variables: list[Any], function: Callable[[Any], Any], jit_compile: 
             )
             key = (tuple(arrays), *keras.tree.flatten(specs))
             if key not in concrete:
-                concrete[key] = traced.get_concrete_function(specs)
+                with inputs_checked():
+                    concrete[key] = traced.get_concrete_function(specs)
             return concrete[key](tensors)
 
         return run_tensorflow

@@ -52,7 +52,8 @@ class GraphAttention(ConfiguredLayer):
     Call arguments:
         nodes: (B, T, D).
         edges: integers (B, E, 2): [source, target] lets `target` attend to `source`; −1 is padding, and duplicate
-            edges count once.
+            edges count once. Edges of other nodes raise an error where their values are known; inside `tf.function`
+            and `jax.jit` they are ignored.
         adjacency: booleans (B, T, T) in place of edges, True at [target, source].
         padding_mask: booleans (B, T), False at nodes that no node may attend to.
         mask: passed by Keras (as is `nodes_mask`) and merged with `padding_mask`.
@@ -214,7 +215,7 @@ class GraphAttention(ConfiguredLayer):
             if self.self_loops:
                 adjacency = ops.logical_or(adjacency, ops.eye(num_nodes, dtype="bool"))
             return {"mask": adjacency[:, None]}  # (B, 1, T, T)
-        check_edges(nodes, edges)
+        check_edges(nodes, nodes, edges)
         if self.self_loops:
             edges = ops.cast(edges, "int32")
             loops = ops.repeat(ops.arange(num_nodes, dtype="int32")[:, None], 2, axis=1)

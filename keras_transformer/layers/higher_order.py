@@ -13,7 +13,7 @@ from keras_transformer import relations
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.positions.absolute import known_values
+from keras_transformer.ops.attention_inputs import known_values
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check, check_positive_integer

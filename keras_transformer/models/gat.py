@@ -125,7 +125,9 @@ class GAT(Model):
         axes = ("B", "T", str(self.num_features))
         return {
             "nodes": InputSpec(None, axes, dtype="float32", any_number=True),
-            "edges": InputSpec("T", ("B", "E", "2"), required=False, exported=True, minimum=-1),
+            "edges": InputSpec(
+                "T", ("B", "E", "2"), required=False, exported=True, minimum=-1, is_padded=True
+            ),
             "adjacency": InputSpec(2, ("B", "T", "T"), required=False, dtype="bool"),
         }
 
@@ -191,7 +193,8 @@ class GAT(Model):
         nodes = ops.cast(named["nodes"], self.compute_dtype)
         if (edges := graph["edges"]) is not None:
             batch_size, num_edges, _ = ops.shape(edges)
-            of_graph = ops.reshape(edges, (batch_size, 1, 2 * num_edges))
+            is_half = ops.not_equal(*(ops.equal(edges[..., side], -1) for side in range(2)))[..., None]
+            of_graph = ops.reshape(ops.where(is_half, -2, edges), (batch_size, 1, 2 * num_edges))
             nodes = nan_if_unknown(nodes, of_graph, ops.shape(nodes)[1], minimum=-1)
         return nodes, graph
 

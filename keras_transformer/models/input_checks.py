@@ -4,6 +4,7 @@ An id outside the vocabulary or a label outside the classes raises no error unde
 """
 
 import contextlib
+import contextvars
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -12,8 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.positions.absolute import known_values
 from keras_transformer.models.host_batches import is_dataset, observed
+from keras_transformer.ops.attention_inputs import known_values
 from keras_transformer.typing import Tensor
 
 _ELEMENTWISE = (
@@ -42,6 +43,7 @@ class InputSpec(NamedTuple):
         max_length: the maximum size of the last axis, or None.
         positions: the name of the input of the positions of its tokens, with which it may be longer.
         any_number: whether an input of floats may also have integers, as images of bytes.
+        is_padded: whether −1 is padding, in all entries of the last axis.
     """
 
     limit: int | str | None
@@ -53,6 +55,7 @@ class InputSpec(NamedTuple):
     max_length: int | None = None
     positions: str = ""
     any_number: bool = False
+    is_padded: bool = False
 
     @property
     def is_exported(self) -> bool:
@@ -76,6 +79,23 @@ InputSpecs = Mapping[str, InputSpec]
 _EXACT = {"float16": 2**11, "bfloat16": 2**8}
 # The types of integers that are not cast: TensorFlow has few kernels for others.
 _INTEGERS = ("bool", "int32", "int64")
+
+_ARE_CHECKED: contextvars.ContextVar[bool] = contextvars.ContextVar("are_checked", default=False)
+
+
+@contextlib.contextmanager
+def inputs_checked() -> Iterator[None]:
+    """Trace models without assertions about their inputs: they are checked before, or the graph is one of an export."""
+    token = _ARE_CHECKED.set(True)
+    try:
+        yield
+    finally:
+        _ARE_CHECKED.reset(token)
+
+
+def are_inputs_checked() -> bool:
+    """Return True inside `inputs_checked`."""
+    return _ARE_CHECKED.get()
 
 
 def with_integers(inputs: Any, specs: InputSpecs) -> Any:
@@ -161,6 +181,9 @@ def as_dictionary(inputs: Any, specs: InputSpecs) -> dict[str, Tensor]:
             wrong = (known < minimum) if limit is None else (known < minimum) | (known >= limit)
             expectation = f"at least {minimum}" if limit is None else f"in [{minimum}, {limit})"
             _check_values(name, known, wrong, expectation)
+            if spec.is_padded:
+                padding = np.broadcast_to((known == -1).any(-1, keepdims=True), known.shape)
+                _check_values(name, known, padding & (known != -1), "-1 in both places, or in none")
     return dict(named)
 
 
@@ -208,6 +231,11 @@ def _asserted(name: str, values: Any, specs: InputSpecs, named: Mapping[str, Any
             (tf.debugging.assert_less, limit),
         ):
             assertions.append(check(values, tf.cast(bound, values.dtype), message))
+    if values.dtype.is_integer and spec.is_padded:
+        padding, message = tf.equal(values, -1), f"`{name}` must be -1 in both places, or in none"
+        assertions.append(
+            tf.debugging.assert_equal(tf.reduce_any(padding, -1), tf.reduce_all(padding, -1), message)
+        )
     if not assertions:
         return values
     with tf.control_dependencies(assertions):

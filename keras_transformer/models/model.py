@@ -17,7 +17,9 @@ from keras_transformer.models.fit_arguments import prepare_callbacks, settings_o
 from keras_transformer.models.input_checks import (
     InputCheck,
     InputSpecs,
+    are_inputs_checked,
     as_dictionary,
+    inputs_checked,
     with_assertions,
     with_integers,
 )
@@ -88,13 +90,14 @@ class Model(Configured, keras.Model):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model as a layer, with integers in place of the floats with which Keras builds enclosing models.
 
-        `fit`, `evaluate` and `predict` of an enclosing model do not check inputs, so that its graph does. Where it
-        cannot raise an error, on JAX and under XLA, ids outside the vocabulary and edges of other nodes give NaN.
+        The methods of an enclosing model and a function of your own do not check inputs, so that their graph does.
+        Where it cannot raise an error, on JAX and under XLA, ids outside the vocabulary and edges of other nodes give
+        NaN.
         """
         specs = self.input_specs()
         # Keras has no public name of the outermost layer of a call, whose methods check inputs if it is one of ours.
         outermost = self._get_call_context().entry_layer
-        is_checked = isinstance(outermost, Model)
+        is_checked = isinstance(outermost, Model) and are_inputs_checked()
         # On JAX, an enclosing model is not known: its step calls its layers only.
         is_enclosed = not is_checked or (outermost is self and keras.backend.backend() == "jax")
         try:
@@ -142,7 +145,7 @@ class Model(Configured, keras.Model):
         check_agreement(**settings_of_fit(self, arguments))
         if arguments["verbose"] == "auto" and not processes.current().is_main:
             arguments["verbose"] = 0
-        with jax_state.restored(self), contextlib.ExitStack() as stack:
+        with jax_state.restored(self), inputs_checked(), contextlib.ExitStack() as stack:
             stack.enter_context(memory.freed_memory_kept())
             prepare_callbacks(self, arguments, stack)
             if check_inputs:
@@ -159,13 +162,13 @@ class Model(Configured, keras.Model):
         """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
         # `fit`, which passes its list of callbacks, has already checked the validation data.
         checked = check_inputs and not isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList)
-        with jax_state.restored(self), InputCheck(self).raised() as check:
+        with jax_state.restored(self), inputs_checked(), InputCheck(self).raised() as check:
             return super().evaluate(check.data(x, y) if checked else x, y, *args, **kwargs)
 
     @_with_arguments_of_keras
     def predict(self, x: Any, *args: Any, check_inputs: bool = True, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict`, with a check of ids unless `check_inputs` is False."""
-        with jax_state.restored(self), InputCheck(self).raised() as check:
+        with jax_state.restored(self), inputs_checked(), InputCheck(self).raised() as check:
             return super().predict(check.data(x) if check_inputs else x, *args, **kwargs)
 
     @_with_arguments_of_keras
@@ -273,7 +276,8 @@ class Model(Configured, keras.Model):
             ValueError: if `format` is "onnx" and Keras cannot convert an operation.
         """
         signature = [self.input_signature()] if input_signature is None else input_signature
-        super().export(filepath, format, verbose, signature, **kwargs)
+        with inputs_checked():
+            super().export(filepath, format, verbose, signature, **kwargs)
         if format == "onnx":
             _check_onnx(pathlib.Path(filepath))
 
@@ -339,7 +343,7 @@ def _checked_batch(model: Model, x: Any, y: Any, check_inputs: bool) -> Iterator
     """Check a batch, and keep the weights on JAX if an exception is raised."""
     if check_inputs:
         InputCheck(model).batch(x, y)
-    with jax_state.restored(model):
+    with jax_state.restored(model), inputs_checked():
         yield
 
 

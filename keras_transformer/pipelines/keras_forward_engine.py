@@ -13,6 +13,7 @@ import numpy as np
 from keras_transformer import xla
 from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.lazy_tensorflow import tf
+from keras_transformer.models.input_checks import inputs_checked
 from keras_transformer.pipelines.pipeline import Arrays
 from keras_transformer_serving.tasks import Tensor
 
@@ -109,7 +110,8 @@ class KerasForwardEngine:
         if self._dynamic is None:
             specs = {name: self._spec(name, values) for name, values in inputs.items()}
             self._dynamic = tf.function(self._pipeline.forward, input_signature=[specs], autograph=False)
-        return self._dynamic(inputs)
+        with inputs_checked():
+            return self._dynamic(inputs)
 
     def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
         """Return the results of a function of several batches, one after another."""

@@ -488,6 +488,12 @@ RETRACED = {
         {"nodes": NODES, "edges": GRAPH["edges"] + 2},
         r"`edges` must be in \[-1, 4\). Received: 4 at index \[0, 1, 1\]",
     ),
+    "half of an edge": (
+        lambda: models.GAT(5, 3, (1,), 4),
+        [GRAPH],
+        {"nodes": NODES, "edges": np.array([[[0, 1], [3, -1]]])},
+        r"`edges` must be -1 in both places, or in none. Received: 3 at index \[0, 1, 0\]",
+    ),
     "NaN": (
         lambda: models.GraphClassifier(models.GAT(5, 3, (1,), 4), 2),
         [GRAPH],
@@ -512,6 +518,37 @@ def test_inputs_are_checked_after_retracing(case):
     for run in (model, model.predict_on_batch, lambda inputs: model.predict(inputs, verbose=0)):
         with pytest.raises(ValueError, match=message):
             run(invalid)
+
+
+UNKNOWN = {
+    "unknown nodes": lambda: (models.GAT(5, 3, (1,), 4), {"nodes": NODES, "edges": GRAPH["edges"] + 2}),
+    "half of an edge": lambda: (models.GAT(5, 3, (1,), 4), {"nodes": NODES, "edges": np.array([[[3, -1]]])}),
+    "ids": lambda: (models.BERT(V, 1, 1, 4, max_length=8), np.array([[1, V]])),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_unknown_values_in_a_function_of_the_user_raise_an_error_or_give_nan(case):
+    model, inputs = UNKNOWN[case]()
+    inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    if keras.backend.backend() == "jax":
+        jax = pytest.importorskip("jax")
+        assert np.isnan(jax.jit(lambda given: model(given))(inputs)).any()
+        return
+    tf = pytest.importorskip("tensorflow")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be"):
+        tf.function(lambda given: model(given), autograph=False)(inputs)
+    assert np.isnan(tf.function(lambda given: model(given), jit_compile=True, autograph=False)(inputs)).any()
+
+
+def test_exports_have_no_assertions(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("exported on TensorFlow only")
+    models.GAT(5, 3, (1,), 4).export(tmp_path / "gat", verbose=False)
+    graph = tf.saved_model.load(tmp_path / "gat").signatures["serving_default"].graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    assert not [node.name for node in nodes if node.op == "Assert"]
 
 
 def test_batches_are_checked(language_model):

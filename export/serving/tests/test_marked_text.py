@@ -161,6 +161,22 @@ def test_a_copied_document_keeps_its_tags_in_their_places(text):
     assert len({*words}) == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "casa<b><b>,</b>{name}</b>",
+        "<b>casa</b><b>,</b>{name}",
+        "La casa<b>!</b>{name} <i>.</i>",
+        "{name}<b>¡</b>casa",
+        "<b>{name}<i>(</i>{n}</b>casa<i>)</i>{m}<i>.</i>",
+    ],
+)
+def test_a_copy_keeps_the_order_of_tags_around_punctuation(text):
+    document = document_of(text, "html")
+    output = document.join([alignment.copied(part) for part in document.parts])
+    assert MARK.findall(output) == MARK.findall(text)
+
+
 DICTIONARY = {
     "la": "the",
     "casa": "house home",

@@ -23,6 +23,7 @@ from keras_transformer.export.to_onnx import (
 )
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.export.to_onnx.quantization import Examples, to_int8
+from keras_transformer.models.input_checks import inputs_checked
 from keras_transformer.pipelines.pipeline import Arrays, Axes, ExportedFunction
 from keras_transformer_serving import precisions
 
@@ -133,10 +134,14 @@ def convert(
     matrices = weights.Matrices(variables)
     signature = [*signature, *matrices.specs]
     traced = tf.function(matrices.arguments_of(function), input_signature=signature, autograph=False)
-    with tf2onnx_speed.one_operation_per_multiplication(), tf2onnx_speed.one_operation_per_value():
+    with (
+        inputs_checked(),
+        tf2onnx_speed.one_operation_per_multiplication(),
+        tf2onnx_speed.one_operation_per_value(),
+    ):
         traced_model = traced.get_concrete_function()
     try:
-        with without_tensorflow_warnings():
+        with inputs_checked(), without_tensorflow_warnings():
             model = _from_function(traced, signature)
     except Exception as error:  # of any class: TensorFlow's, Protocol Buffers', its own
         raise ValueError(

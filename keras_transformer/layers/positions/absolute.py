@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers.embeddings import take_rows
 from keras_transformer.layers.positions.sinusoids import LAYOUTS, geometric, paired_waves
+from keras_transformer.ops.attention_inputs import known_values
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import (
     check,
@@ -219,11 +220,3 @@ def table_initializer(initializer: Any) -> Any:
     return keras.initializers.get(
         keras.initializers.RandomNormal(stddev=0.02) if initializer is None else initializer
     )
-
-
-def known_values(tensor: Tensor) -> np.ndarray | None:
-    """Return the values of a tensor, or None if it is symbolic."""
-    try:
-        return np.asarray(tensor)
-    except (NotImplementedError, TypeError, ValueError):  # raised by TensorFlow, JAX and Keras, in turn
-        return None

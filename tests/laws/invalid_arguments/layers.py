@@ -140,6 +140,8 @@ invalid(
     ({"adjacency": zeros(7, 7) > 0}, "`adjacency` must be …2, 7, 7… Received: …7, 7"),
     ({"adjacency": zeros(2, 6, 6) > 0}, "`adjacency` must be …2, 7, 7… Received: …6"),
     ({"edges": zeros(2, 4, 3, dtype="int32")}, "`edges` must be … Received: "),
+    ({"edges": np.array([[[0, 7]], [[0, 0]]])}, "`edges` must be … Received: [0, 7], edge 0 of sample 0"),
+    ({"edges": np.array([[[0, 0]], [[-1, 0]]])}, "`edges` must be … Received: [-1, 0], edge 0 of sample 1"),
     name="GraphAttention call",
 )
 for layer, axes in ((MultiHeadAttention, "query_shape"), (GraphAttention, "nodes_shape")):

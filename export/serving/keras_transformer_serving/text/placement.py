@@ -67,6 +67,8 @@ class Placement:
     def __init__(self, source: str, translation: AlignedText) -> None:
         self._source, self._words = source, translation.words
         self._lexical = [is_lexical(translation.text, word) for word in self._words]
+        self._starts = [word.start for word in self._words]
+        self._lexical_counts = [0, *itertools.accumulate(self._lexical)]
         # The number of aligned words with letters or digits before each word.
         aligned = (word.source is not None for word in self._words)
         self._counts = [0, *itertools.accumulate(map(operator.and_, aligned, self._lexical))]
@@ -103,7 +105,7 @@ class Placement:
             if run is not None:
                 runs[number] = run
                 bisect.insort(occupied, run)
-        spans = []
+        spans, numbers = [], [*runs]
         for number, element in enumerate(elements):
             if number in runs:
                 begin, end = runs[number]
@@ -113,6 +115,12 @@ class Placement:
             else:
                 place = 0 if span is None else span.start
                 at, before, after = self._point(element, source, words, place, links, occupied)
+                index = bisect.bisect(numbers, number)
+                neighbours = (
+                    (elements[other], runs[other]) if other is not None else None
+                    for other in (numbers[index - 1] if index else None, *numbers[index : index + 1], None)
+                )
+                at = self._beside_punctuation(element, at, next(neighbours), next(neighbours))
                 spans.append(ElementPlace(at, at, number, (0, 0), before, after))
         return sorted(spans)
 
@@ -232,6 +240,29 @@ class Placement:
         index = links[low - 1][1] if low else (links[0][1] if links else begin)
         return self._outside(index, True, occupied), space, ""
 
+    def _beside_punctuation(
+        self,
+        element: Element,
+        at: int,
+        before: tuple[Element, tuple[int, int]] | None,
+        after: tuple[Element, tuple[int, int]] | None,
+    ) -> int:
+        """Return the place of an element without words, in the order of the source with punctuation beside it.
+
+        Args:
+            element: the element.
+            at: its place by the words beside it.
+            before: the last element before it that has words in the translation, and these words, begin and end.
+            after: the next one.
+        """
+        if before is not None and not self._number_of_words(before[0].start, element.start):
+            end = self._words[before[1][1] - 1].end
+            at = max(at, end) if not self._has_words(at, end) else at
+        if after is not None and not self._number_of_words(element.end, after[0].end):
+            start = self._words[after[1][0]].start
+            at = min(at, start) if not self._has_words(start, at) else at
+        return at
+
     def _outside(self, index: int, is_after: bool, occupied: Sequence[tuple[int, int]]) -> int:
         """Return the place after or before a word, or after the element that it is within."""
         after = bisect.bisect(occupied, (index, len(self._words)))
@@ -255,6 +286,11 @@ class Placement:
         """Return the number of words with letters or digits that start in a part of the source."""
         low, high = (bisect.bisect_left(self._source_starts, place) for place in (start, end))
         return self._source_counts[high] - self._source_counts[low]
+
+    def _has_words(self, start: int, end: int) -> bool:
+        """Return whether a word with letters or digits is in a part of the translation."""
+        low, high = (bisect.bisect_left(self._starts, place) for place in (start, end))
+        return start < end and self._lexical_counts[high] > self._lexical_counts[low]
 
     def _has_text(self, start: int, end: int) -> bool:
         return bool(self._source[start:end].strip())
