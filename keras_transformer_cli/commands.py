@@ -234,8 +234,10 @@ def _export(options: argparse.Namespace) -> None:
     bundle.check_free(options.folder, parts)
     load_libraries()
     from keras_transformer import export, pipelines
+    from keras_transformer.recipes.runs import quality_of
 
     pipeline = pipelines.load(options.path)
+    pipeline.quality = quality_of(options.path)
     arguments: dict[str, Any] = {
         "targets": targets,
         "precisions": precisions,

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from keras_transformer_cli.output import add_quiet, flag_of, note, verbosity
+from keras_transformer_cli.output import add_quiet, flag_of, note, say, verbosity
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
 from keras_transformer_options.config_files import read_config
@@ -145,7 +145,8 @@ def run(options: argparse.Namespace, values: dict[str, Any], output: pathlib.Pat
     """Train a recipe with these values of its fields, and return the exit status."""
     import signal
 
-    from keras_transformer import recipes
+    from keras_transformer import processes, recipes
+    from keras_transformer.recipes.runs import summary
 
     recipe: Any = recipes.TASKS[options.task.task](**values)
     command = shlex.join(
@@ -160,6 +161,9 @@ def run(options: argparse.Namespace, values: dict[str, Any], output: pathlib.Pat
         verbose=verbosity(),
         around_steps=quiet_start,
     )
+    if verbosity() == 0 and processes.current().is_main:
+        say(summary(report))
+        say(f"Report: {output / 'report.html'}")
     return 128 + signal.Signals[report["signal"]] if report["signal"] else 0
 
 

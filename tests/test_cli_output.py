@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import recipes
+from keras_transformer.recipes import runs
 from keras_transformer.training.progress import EpochLines
 from keras_transformer_cli import commands, output, quiet, training
 
@@ -74,6 +76,22 @@ def test_quiet_commands_print_no_progress(monkeypatch, capsys, tmp_path):
         printed = capsys.readouterr()
         assert printed.out.splitlines() == [*([] if is_quiet else ["Training on 8 examples"]), "a result"]
         assert bool(printed.err) != is_quiet
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_quiet_training_prints_its_scores(monkeypatch, capsys, tmp_path, is_quiet):
+    def run(recipe, folder, *, say, **_):
+        report = {"evaluated_on": "test", "metrics": {"accuracy": 0.75, "intervals": {}}, "signal": None}
+        say(runs.summary(report))
+        say(f"Report: {folder / 'report.html'}")
+        return report
+
+    monkeypatch.setattr(recipes, "run", run)
+    (tmp_path / "data.csv").write_text("text,label\na text,good\nanother,bad\n")
+    arguments = ["train", "classify", "--data", str(tmp_path / "data.csv"), *["--quiet"] * is_quiet]
+    assert commands.main([*arguments, "--output", str(tmp_path / "run")]) == 0
+    expected = ["On the test examples: accuracy 0.75", f"Report: {tmp_path / 'run/report.html'}"]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def _limits(pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         yield f"- It writes at most {most:,} tokens."
     if any("precisions" in report for report in reports.values()):
         yield "- Some outputs in other precisions than float32 differ from those in float32: see the comparison below."
-    yield "- The quality of its outputs was not measured for this card. Measure it on examples of your own."
+    quality = pipeline.quality or "The quality of its outputs was not measured for this card."
+    yield f"- {quality} Measure it on examples of your own."
     yield "- It can repeat errors and prejudices of the texts that it was trained on.\n"
 
 

@@ -280,7 +280,7 @@ def _import_hub(name: str) -> Any:
     try:
         import huggingface_hub
         import huggingface_hub.errors
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"{name!r} is not a folder, and models of the Hugging Face Hub require huggingface_hub, of the extra "
             "[hf]: pip install huggingface_hub safetensors"

@@ -175,7 +175,7 @@ def import_safetensors() -> Any:
     """Return the module `safetensors`, or raise an ImportError that says how to install it."""
     try:
         import safetensors
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "writing safetensors requires its package, of the extra [hf]: pip install safetensors"
         ) from error

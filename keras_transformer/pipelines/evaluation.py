@@ -112,7 +112,7 @@ class SacreBLEU(Scorer):
     def __init__(self, metric: str) -> None:
         try:
             from sacrebleu.metrics import BLEU, CHRF
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise _missing("sacrebleu") from error
         self._metric = _with_float_scores({"bleu": BLEU, "chrf": CHRF}[metric]())
         self.signature = ""
@@ -146,7 +146,7 @@ class Rouge(Scorer):
     def __init__(self, metric: str) -> None:
         try:
             from rouge_score.rouge_scorer import RougeScorer
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise _missing("rouge-score") from error
         self._name, self._scorer = metric, RougeScorer([metric], use_stemmer=True)
         self.signature = (

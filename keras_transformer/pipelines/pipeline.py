@@ -111,6 +111,7 @@ class Pipeline(tasks.Task, abc.ABC):
     Attributes:
         source: the published model from which the weights come, if any; it is saved with the pipeline, and named by
             its exports.
+        quality: how good its outputs are, as a sentence for the model card of its exports; it is not saved.
         generates: whether the pipeline generates in a loop rather than running its model once.
         examples_are_typical: whether the channels of `example_inputs` are those of real inputs, so that int8 graphs
             are fitted to them; those of noise are not.
@@ -124,6 +125,7 @@ class Pipeline(tasks.Task, abc.ABC):
     model: Any
     tokenizer: Any = None
     source: Source | None = None
+    quality: str = ""
     engine: Any
     generates: ClassVar[bool] = False
     examples_are_typical: ClassVar[bool] = False

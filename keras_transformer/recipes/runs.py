@@ -176,5 +176,20 @@ def _expression(recipe: Recipe) -> str:
 
 def summary(report: dict[str, Any]) -> str:
     """Return the scalar metrics of a report in one line."""
-    shown = [f"{name} {value:.4g}" for name, value in report["metrics"].items() if isinstance(value, float)]
-    return f"On the {report['evaluated_on']} examples: {', '.join(shown)}"
+    return f"On the {report['evaluated_on']} examples: {_scores(report)}"
+
+
+def quality_of(folder: str | os.PathLike[str]) -> str:
+    """Return the scalar metrics of a complete training run, or "" for another folder, as `Pipeline.quality`."""
+    file = pathlib.Path(folder) / "report.json"
+    if not file.is_file():
+        return ""
+    report = files.read_json(file)
+    examples = f"{report['counts'][report['evaluated_on']]:,} {report['evaluated_on']} examples"
+    return f"At the end of its training, its scores on {examples} were: {_scores(report)}."
+
+
+def _scores(report: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" for name, value in report["metrics"].items() if isinstance(value, float)
+    )

@@ -126,7 +126,7 @@ def entities(references: Sequence[Sequence[str]], answers: Sequence[Sequence[str
     """
     try:
         from seqeval.metrics import f1_score, precision_score, recall_score
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "Entity F1 needs seqeval, of the extra [evaluation]: pip install seqeval"
         ) from error

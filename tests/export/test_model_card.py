@@ -22,6 +22,7 @@ from keras_transformer.generation import Sample
 from keras_transformer.interop.source import Source
 from keras_transformer.models import ViT
 from keras_transformer.pipelines import ImageClassification, from_hugging_face
+from keras_transformer.recipes import runs
 from keras_transformer_serving import files
 
 
@@ -117,6 +118,17 @@ def test_an_output_that_is_drawn_anew_is_not_shown(pipeline, seed, comment):
     sampling = pipeline.with_settings(Sample(seed=seed))
     found = call(sampling, {"examples": {"texts": ["a"], "answers": ["b"]}})
     assert found == f'model(["a"]){comment}'
+
+
+def test_scores_of_a_training_run_are_stated(card, pipeline, monkeypatch, tmp_path):
+    assert "was not measured for this card" in card
+    report = {"evaluated_on": "validation", "metrics": {"bleu": 31.25}, "counts": {"validation": 1200}}
+    files.write_json(tmp_path / "report.json", report)
+    assert runs.quality_of(tmp_path / "pipeline") == ""
+    monkeypatch.setattr(pipeline, "quality", runs.quality_of(tmp_path))
+    card = model_card("it", pipeline, {})
+    assert "its scores on 1,200 validation examples were: bleu 31.25. Measure it on" in card
+    assert "not measured" not in card
 
 
 def test_limits_and_licence_are_stated(card, pipeline):

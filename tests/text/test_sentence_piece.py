@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import unicodedata
 
 import keras
@@ -267,6 +268,17 @@ def test_training_reads_files_line_by_line(tmp_path):
     assert SentencePieceTokenizer.train([first, second], 300).model_bytes == expected
     assert SentencePieceTokenizer.train([first, "qué tal".encode()], 300).model_bytes == expected
     assert SentencePieceTokenizer.train(second, 300, "char").vocabulary_size == 260 + len(set("qué tal"))
+
+
+@pytest.mark.parametrize(("byte_fallback", "smallest"), [(True, 4 + 256 + 8), (False, 4 + 8)])
+def test_a_vocabulary_that_is_too_small_names_the_smallest(byte_fallback, smallest):
+    texts, options = ["hola mundo"], {"byte_fallback": byte_fallback}
+    expectation = r"`vocabulary_size` must be at least (\d+) for these texts.*Received: vocabulary_size=10"
+    with pytest.raises(ValueError, match=expectation) as error:
+        SentencePieceTokenizer.train(texts, 10, **options)
+    assert "sentencepiece" not in str(error.value)
+    smallest = int(re.search(expectation, str(error.value))[1])
+    assert SentencePieceTokenizer.train(texts, smallest, **options).vocabulary_size == smallest
 
 
 def test_training_uses_long_texts_and_reserved_characters():

@@ -96,7 +96,7 @@ def _resampled(samples: np.ndarray, rate: int, sample_rate: int) -> np.ndarray:
     """Return samples (N,) at another rate, without the frequencies above half of the lower one."""
     try:
         from scipy import signal
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"Audio of {rate} instead of {sample_rate} samples a second needs SciPy, "
             "the extra [audio]: pip install scipy"

@@ -46,8 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         run(options)
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        sys.stderr.write(f"keras-transformer-serve: error: {' '.join(str(error).splitlines())}\n")
+    except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
+        is_memory = isinstance(error, MemoryError)
+        message = "The memory is not sufficient. Raise the limit (ulimit -v)." if is_memory else str(error)
+        sys.stderr.write(f"keras-transformer-serve: error: {' '.join(message.splitlines())}\n")
         return 2
     return 0
 
@@ -163,12 +165,16 @@ def run(options: argparse.Namespace) -> None:
 
 
 def check_requirements() -> None:
-    """Raise an ImportError unless the extra `server` is installed."""
+    """Raise an ImportError unless the extra `server` is installed.
+
+    Raises:
+        MemoryError: if it is installed, but a library cannot be loaded because of a limit of memory.
+    """
     try:
         import uvicorn  # noqa: F401
 
         import keras_transformer_serving.server  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "The server needs Starlette, uvicorn and prometheus-client, the extra [server]: "
             f"pip install starlette uvicorn prometheus-client. Received: {error}"

@@ -39,7 +39,7 @@ def ctranslate2_package() -> Any:
     message = "CTranslate2 4.8 or later is needed, of the extra [ctranslate2]: pip install ctranslate2"
     try:
         import ctranslate2
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(f"{message}. Received: {error}") from error
     if tuple(map(int, ctranslate2.__version__.split(".")[:2])) < (4, 8):
         raise ImportError(f"{message}. Received: version {ctranslate2.__version__}")

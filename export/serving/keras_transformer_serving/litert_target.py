@@ -31,7 +31,7 @@ def litert_package() -> Any:
     """
     try:
         from ai_edge_litert import interpreter
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "LiteRT needs ai-edge-litert, the extra [litert]: pip install ai-edge-litert"
         ) from error

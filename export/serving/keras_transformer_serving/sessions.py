@@ -97,7 +97,7 @@ def _new_session(
 ) -> Any:
     try:
         import onnxruntime
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "serving needs ONNX Runtime, the extra [cpu] or [gpu]: pip install onnxruntime, "
             "or onnxruntime-gpu for NVIDIA GPUs; never both"

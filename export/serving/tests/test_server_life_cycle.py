@@ -1,11 +1,13 @@
 """The life cycle of a server: versions, draining, the command line."""
 
 import asyncio
+import builtins
 import contextlib
 import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -238,7 +240,7 @@ def test_a_model_that_lacks_a_package_does_not_stop_the_others(versions, small, 
     """A package that only one export needs, such as `tokenizers` for BERT's."""
     bert = write_export(small, tmp_path / "bert", "classifier", tokenizer_class="WordPieceTokenizer")
     (tmp_path / "stub").mkdir()
-    (tmp_path / "stub" / "tokenizers.py").write_text("raise ImportError('none')")
+    (tmp_path / "stub" / "tokenizers.py").write_text("raise ModuleNotFoundError('none')")
     with served(versions.folder, bert, "--poll-seconds", "0", path=[tmp_path / "stub"]) as (_, port, _):
         assert ask(port)[0] == 200
         status, answer = ask(port, path="/v1/models/bert:predict")
@@ -252,6 +254,31 @@ def test_a_model_that_lacks_a_package_does_not_stop_the_others(versions, small, 
     message = r"`folders` must be exports.* needs `tokenizers`"
     with pytest.raises(AssertionError, match=message), served(bert, path=[tmp_path / "stub"]):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ModuleNotFoundError("No module named 'uvicorn'"),
+            r"The server needs .*, the extra \[server\]: pip install",
+        ),
+        (ImportError("libz.so: failed to map segment"), "libz.so: failed to map segment"),
+        (MemoryError(), r"The memory is not sufficient\. .*\(ulimit -v\)"),
+    ],
+    ids=["missing", "not loaded", "memory"],
+)
+def test_only_a_missing_package_names_the_extra(monkeypatch, capsys, tmp_path, error, message):
+    importer = builtins.__import__
+
+    def failing(name, *arguments, **options):
+        if name == "uvicorn":
+            raise error
+        return importer(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", failing)
+    assert command_line.main([str(tmp_path), "--port", "0"]) == 2
+    assert re.fullmatch(f"keras-transformer-serve: error: {message}.*\n", capsys.readouterr().err)
 
 
 def test_closed_streams_are_opened(monkeypatch, tmp_path):

@@ -229,7 +229,7 @@ def test_errors_name_the_missing_library(monkeypatch):
 
     def without(name, *arguments, **options):
         if name == "tokenizers":
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
         return importer(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)

@@ -37,7 +37,7 @@ def check_packages() -> None:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"`onnx` needs {error.name}, of the extra [onnx]: pip install tf2onnx 'onnx<1.23' onnxruntime"
         ) from error

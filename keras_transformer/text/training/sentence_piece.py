@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any, Literal, Self, get_args
 
@@ -24,6 +25,8 @@ _NUM_THREADS = 16
 _NO_LENGTH_LIMIT = 2**30
 # The trainer marks unknown characters with U+2585 and silently skips any text that contains it.
 _RESERVED = "\u2585"
+# In the trainer's error about a vocabulary that is too small: "5 vs 275".
+_SMALLEST_SIZE = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
 
 class SentencePieceTraining:
@@ -97,13 +100,16 @@ class SentencePieceTraining:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise source.error or ArgumentError(
-                "{vocabulary_size} must suit these texts: each of their characters, each special token and "
-                "each of the 256 bytes of {byte_fallback} needs an id. Received: {vocabulary_size=}, {byte_fallback=}; "
-                "error of sentencepiece: {error!s}",
+            if (smallest := _SMALLEST_SIZE.search(str(error))) is None:
+                raise source.error or ValueError(
+                    f"`texts` must be texts that sentencepiece can learn from. Received: its error {error}"
+                ) from None
+            with_bytes = ", each of the 256 bytes of {byte_fallback}" if byte_fallback else ""
+            raise ArgumentError(
+                f"{{vocabulary_size}} must be at least {smallest[1]} for these texts: each of their characters"
+                f"{with_bytes} and each special token needs an id",
                 vocabulary_size=vocabulary_size,
                 byte_fallback=byte_fallback,
-                error=str(error),
             ) from None
         return cls(writer.getvalue())  # type: ignore[call-arg]
 

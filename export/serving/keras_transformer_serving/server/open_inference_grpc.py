@@ -47,7 +47,7 @@ async def listen(server: Server, address: str) -> tuple[Any, int]:
     """
     try:
         import grpc
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"gRPC needs grpcio, the extra [grpc]: pip install grpcio. Received: {error}"
         ) from error

@@ -22,7 +22,7 @@ def new_tracer(endpoint: str) -> tuple[Any, Any]:
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "traces need OpenTelemetry, the extra [tracing]: pip install opentelemetry-sdk "
             f"opentelemetry-exporter-otlp-proto-http. Received: {error}"

@@ -269,7 +269,7 @@ def _environment() -> Any:
     try:
         from jinja2 import TemplateError, ext, nodes
         from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError("a chat template requires Jinja, the extra [chat]: pip install jinja2") from error
 
     class GenerationTag(ext.Extension):  # type: ignore[misc]

@@ -281,7 +281,7 @@ def _bert_words(library: Any, model: Any, **settings: bool) -> Any:
 def _tokenizers() -> Any:
     try:
         import tokenizers
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "This export's tokenizer needs `tokenizers`, the extra [tokenizers]: pip install tokenizers"
         ) from error
