@@ -1,4 +1,4 @@
-"""Compare the speed of two checkouts: training, generation, attention and data, in alternating rounds.
+"""Compare the speed of two checkouts: training, generation, pipelines, server, attention and data, in turns.
 
     python benchmarks/paired.py --before ../other --after .        # 15 rounds; a checkout beside itself gives the noise
 
@@ -7,8 +7,14 @@ and in processor time; above 1, the second checkout is faster. Only public funct
 """
 
 import argparse
+import functools
+import http.client
+import json
 import math
 import pathlib
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,7 +113,7 @@ def data(case: Options, context: runner.Context) -> runner.Run:
     """Prepare an epoch of batches."""
     import keras_transformer as kt
 
-    pairs = kt.datasets.phrasebook.load_data()[0][:PAIRS]
+    pairs = phrases()
     lines = [text for pair in pairs for text in pair]
     if case["batches"] == "masked_language_modeling":
         tokenizer = kt.text.WordPieceTokenizer.train(lines, 600)
@@ -118,7 +124,101 @@ def data(case: Options, context: runner.Context) -> runner.Run:
     return lambda: {"units": sum(1 for _ in dataset)}
 
 
-PREPARES = {"training": training, "generation": generation, "attention": attention, "data": data}
+def phrases() -> list[tuple[str, str]]:
+    """Return pairs of sentences."""
+    import keras_transformer as kt
+
+    return kt.datasets.phrasebook.load_data()[0][:PAIRS]
+
+
+def pipelines() -> dict[str, Callable[[], Any]]:
+    """Return functions that create pipelines by name, on random weights."""
+    import keras_transformer as kt
+
+    pairs = phrases()
+    tokenizer = functools.partial(kt.text.SentencePieceTokenizer.train, vocabulary_size=600)
+    sources = [source for source, _ in pairs]
+
+    def classifier() -> Any:
+        pieces = kt.text.WordPieceTokenizer.train(sources, 600)
+        encoder = kt.models.BERT(pieces.vocabulary_size, **SIZES, max_length=64)
+        return kt.pipelines.TextClassification(
+            kt.models.SequenceClassifier(encoder, 3), pieces, labels=["a", "b", "c"]
+        )
+
+    def translator() -> Any:
+        pieces = tokenizer([text for pair in pairs for text in pair])
+        model = kt.models.Transformer(pieces.vocabulary_size, **SIZES)
+        return kt.pipelines.TextToText(model, pieces, max_new_tokens=NEW_TOKENS)
+
+    def language_model() -> Any:
+        pieces = tokenizer(sources)
+        model = kt.models.GPT(pieces.vocabulary_size, **SIZES, max_length=64)
+        return kt.pipelines.TextGeneration(model, pieces, max_new_tokens=NEW_TOKENS)
+
+    return {"classification": classifier, "translation": translator, "language model": language_model}
+
+
+def calls(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare calls of a pipeline."""
+    pipeline = pipelines()[case["pipeline"]]()
+    texts = [source for source, _ in phrases()[: case["texts"]]]
+    return lambda: {"texts": len(pipeline(texts))}
+
+
+def exported(case: Options) -> str:
+    """Return the folder of an export."""
+    import keras_transformer as kt
+
+    folder = tempfile.mkdtemp()
+    kt.export.onnx(pipelines()[case["pipeline"]](), f"{folder}/export", precisions=("float32",))
+    return f"{folder}/export"
+
+
+def serving(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare calls of the serving library."""
+    import keras_transformer_serving
+
+    served = keras_transformer_serving.load(exported(case))
+    texts = [source for source, _ in phrases()[: case["texts"]]]
+    return lambda: {"texts": len(served(texts))}
+
+
+def server(case: Options, context: runner.Context) -> runner.Run:
+    """Prepare requests to a server in this process, one after another, with the same HTTP parser in both checkouts."""
+    import uvicorn
+
+    from keras_transformer_serving.server import create_app
+
+    config = uvicorn.Config(create_app({"model": exported(case)}), port=0, log_level="error", http="h11")
+    server = uvicorn.Server(config)
+    threading.Thread(target=server.run, daemon=True).start()
+    while not server.started:
+        time.sleep(0.01)
+    connection = http.client.HTTPConnection(*server.servers[0].sockets[0].getsockname())
+    bodies = [json.dumps({"instances": [source]}) for source, _ in phrases()[: case["texts"]]]
+
+    def run() -> runner.Figures:
+        for body in bodies:
+            connection.request("POST", "/v1/models/model:predict", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise RuntimeError(response.read().decode())
+            response.read()
+        return {"requests": len(bodies)}
+
+    return run
+
+
+PREPARES = {
+    "calls": calls,
+    "serving": serving,
+    "server": server,
+    "training": training,
+    "generation": generation,
+    "attention": attention,
+    "data": data,
+}
 UNITS = {"training": BATCH * LENGTH, "generation": 4 * NEW_TOKENS}  # tokens; else calls, or batches
 CASES: dict[str, dict[str, Any]] = {
     **{
@@ -129,6 +229,11 @@ CASES: dict[str, dict[str, Any]] = {
         f"generation, {model}, {sampler}": {"kind": "generation", "model": model, "sampler": sampler}
         for model in ("GPT", "Transformer")
         for sampler in ("greedy", "beam")
+    },
+    **{
+        f"{kind}, {pipeline}": {"kind": kind, "pipeline": pipeline, "texts": texts}
+        for kind, texts in (("calls", 256), ("serving", 256), ("server", 32))
+        for pipeline in ("classification", "translation", "language model")
     },
     **{
         f"attention, {name}": {"kind": "attention", "length": length, "window": window, "gradient": gradient}
