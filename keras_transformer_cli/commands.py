@@ -3,6 +3,7 @@
 import argparse
 import functools
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ from keras_transformer_cli.output import (
     parser_of,
     say,
     set_quiet,
+    suggest,
     verbosity,
     warnings_on_stderr,
 )
@@ -35,7 +37,17 @@ from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 _TRANSFORMERS, _ARGOS = "transformers", "argos"
 _DISTRIBUTION = "keras-transformer-core"
 _SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
-_PATHS = ("path", "folder", "folders", "data", "validation", "test", "output", "input", "pipeline")
+_PATHS = (
+    "path",
+    "source",
+    "teacher",
+    "inputs",
+    "folder",
+    "weights",
+    "output",
+    "pipeline",
+)  # without a metavar of one
+_HAS_PATH = re.compile("FILE|FOLDER")
 _MOST_CHARACTERS = 200  # of an error of a library
 _FILES = (*training.FILE_FORMAT, "on_error")  # options of the files of `evaluate`
 _ERROR, _INTERRUPTED, _CLOSED_PIPE = 2, 130, 141
@@ -102,7 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-@quiet_start()
 def _quickstart(options: argparse.Namespace) -> None:
     check_positive_integer(epochs=options.epochs)
     folder = pathlib.Path(options.output)
@@ -110,7 +121,8 @@ def _quickstart(options: argparse.Namespace) -> None:
     load_libraries()
     from keras_transformer import recipes
 
-    recipes.quickstart(folder, options.epochs, note, verbose=verbosity())
+    with quiet_start():
+        recipes.quickstart(folder, options.epochs, note, verbose=verbosity())
     program = pathlib.Path(sys.argv[0])
     shown = program.relative_to(pathlib.Path.cwd()) if program.is_relative_to(pathlib.Path.cwd()) else program
     say(_SERVE.format(program=shown, folder=folder, absolute=folder.absolute()))
@@ -190,7 +202,6 @@ def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
         say(f"{metric:{width}} {value:.4g}")
 
 
-@quiet_start()
 def _average(options: argparse.Namespace) -> None:
     folders.check_pipelines("path", [options.path])
     for path in options.weights:
@@ -200,9 +211,10 @@ def _average(options: argparse.Namespace) -> None:
     from keras_transformer import pipelines
     from keras_transformer.training import average_checkpoints
 
-    pipeline = pipelines.load(options.path)
-    average_checkpoints(pipeline.model, options.weights)
-    pipeline.save(options.output)
+    with quiet_start():
+        pipeline = pipelines.load(options.path)
+        average_checkpoints(pipeline.model, options.weights)
+        pipeline.save(options.output)
     say(options.output)
 
 
@@ -233,11 +245,9 @@ def _export(options: argparse.Namespace) -> None:
         parts.insert(0, bundle.new_version(options.folder, name, options.version))
     bundle.check_free(options.folder, parts)
     load_libraries()
-    from keras_transformer import export, pipelines
-    from keras_transformer.recipes.runs import quality_of
+    from keras_transformer import export
 
-    pipeline = pipelines.load(options.path)
-    pipeline.quality = quality_of(options.path)
+    pipeline = _exported(options)
     arguments: dict[str, Any] = {
         "targets": targets,
         "precisions": precisions,
@@ -251,6 +261,16 @@ def _export(options: argparse.Namespace) -> None:
     say(str(written if len(parts) > 1 else written / parts[0]))
 
 
+def _exported(options: argparse.Namespace) -> Any:
+    """Load the pipeline to export, with the settings of the command line; its quality is that of its own settings."""
+    from keras_transformer import pipelines
+    from keras_transformer.recipes.runs import quality_of
+
+    pipeline = pipelines.load(options.path)
+    pipeline.quality = quality_of(options.path)
+    return generation.with_fixed_settings(pipeline, options, options.max_new_tokens)
+
+
 def _check_single_format(options: argparse.Namespace, expected: str, *unused: str) -> None:
     """Raise a ValueError unless a format is the only one, without options that it does not have."""
     check(options.formats == [expected], f"be {expected} alone, or others", formats=options.formats)
@@ -261,7 +281,8 @@ def _check_single_format(options: argparse.Namespace, expected: str, *unused: st
 
 def _export_to_argos(options: argparse.Namespace) -> None:
     """Write a translator as a package of Argos Translate, whose name has the languages."""
-    _check_single_format(options, _ARGOS, "tokenizer")
+    settings = generation.given_settings(options)
+    _check_single_format(options, _ARGOS, "tokenizer", "max_new_tokens", *settings)
     file, precisions = pathlib.Path(options.folder), options.precisions or ["int8"]
     pair = re.fullmatch(r"([a-z]{2,3})[-_]([a-z]{2,3})\.argosmodel", file.name)
     check(pair is not None, "be named by its languages, such as es_en.argosmodel", folder=options.folder)
@@ -289,7 +310,7 @@ def _export_to_transformers(options: argparse.Namespace) -> None:
     load_libraries()
     from keras_transformer import pipelines
 
-    pipeline = pipelines.load(options.path)
+    pipeline = _exported(options)
     say(str(pipelines.to_hugging_face(pipeline, options.folder, tokenizer_folder=options.tokenizer)))
 
 
@@ -338,18 +359,20 @@ class _Completion(argparse.Action):
             )
             raise ImportError(message) from None
         program = parser()
-        _complete_paths(program, shtab.FILE)
+        _complete_values(program, shtab.FILE)
         say(shtab.complete(program, shell))
         running.exit()
 
 
-def _complete_paths(program: argparse.ArgumentParser, files: Any) -> None:
-    """Complete the arguments of a program and of its commands that are paths with the names of files."""
+def _complete_values(program: argparse.ArgumentParser, files: Any) -> None:
+    """Complete the arguments of a program and of its commands with known values, and paths with the names of files."""
     for action in program._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                _complete_paths(command, files)
-        elif action.metavar in ("FILE", "FOLDER") or action.dest in _PATHS:
+                _complete_values(command, files)
+        elif hasattr(action, "known_values"):  # by `suggest`
+            action.choices = action.known_values
+        elif action.dest in _PATHS or _HAS_PATH.search(str(action.metavar)):
             action.complete = files  # type: ignore[attr-defined]
 
 
@@ -392,7 +415,8 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     evaluate = command("evaluate", _evaluate, "score the outputs of a pipeline on a test set")
     evaluate.add_argument("path", help="a pipeline, a training run, or an export")
     evaluate.add_argument("--dataset", choices=list(DIRECTIONS), default="phrasebook")
-    evaluate.add_argument("--direction", help="source-target; default: es-en, for multi30k en-de")
+    direction = evaluate.add_argument("--direction", help="source-target; default: es-en, for multi30k en-de")
+    suggest(direction, dict.fromkeys(itertools.chain(*DIRECTIONS.values())))
     evaluate.add_argument(
         "--data", nargs="+", metavar="FILE", help="files of sources and targets, instead of a public dataset"
     )
@@ -431,8 +455,10 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
     export.add_argument("folder", help="the folder of the export")
     conversion.add_formats(
         export,
-        f"{_TRANSFORMERS} alone writes a folder of `transformers`, {_ARGOS} alone a package of Argos Translate such as "
-        "es_en.argosmodel; ",
+        {
+            _TRANSFORMERS: "a folder of `transformers`",
+            _ARGOS: "a package of Argos Translate such as es_en.argosmodel",
+        },
     )
     export.add_argument(
         "--tokenizer",
@@ -448,6 +474,12 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         "--vocabulary-shortlist",
         metavar="FILE",
         help="generate only tokens of the texts in this file, one a line; default: the whole vocabulary",
+    )
+    conversion.add_settings(export).add_argument(
+        "--max-new-tokens",
+        type=int,
+        metavar="N",
+        help="the maximum number of generated tokens; default: the pipeline's",
     )
     key_file = "--signature-key-file"
     export.add_argument(key_file, metavar="FILE", help="a file with the key to sign the manifest with")

@@ -13,11 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_transformer_cli import folders
-from keras_transformer_cli.output import note, progress_of_exports, say
+from keras_transformer_cli import folders, generation
+from keras_transformer_cli.output import note, progress_of_exports, say, suggest
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_one_of, check_positive_integer, renamed
 from keras_transformer_options.files import checked_model_name
@@ -56,6 +57,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_formats(convert)
     add_precisions(convert)
     _add_options(convert)
+    add_settings(convert)
     convert.add_argument(
         "--cache-dir", metavar="FOLDER", help="the folder of downloads; default: the cache of huggingface_hub"
     )
@@ -64,19 +66,24 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
 
 
-def add_formats(parser: argparse.ArgumentParser, others: str = "") -> None:
+def add_formats(
+    parser: argparse.ArgumentParser, exclusive: Mapping[str, str] = types.MappingProxyType({})
+) -> None:
     """Add the option for the formats of an export, which `formats_of` reads.
 
     Args:
         parser: the parser.
-        others: a description of other values.
+        exclusive: descriptions of other values, each of which must be the only one.
     """
-    parser.add_argument(
+    others = ", ".join(f"{name} alone writes {text}" for name, text in exclusive.items())
+    action = parser.add_argument(
         "--formats",
         nargs="+",
         metavar="FORMAT",
-        help=f"{', '.join(_KNOWN_FORMATS)}; default: {' and '.join(FORMATS)}; {others}packages can add others",
+        help=f"{', '.join(_KNOWN_FORMATS)}; default: {' and '.join(FORMATS)}; {others}{'; ' if others else ''}packages "
+        "can add others",
     )
+    suggest(action, (*_KNOWN_FORMATS, *_other_formats(), *exclusive))
 
 
 def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
@@ -86,11 +93,8 @@ def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
         ValueError: if a format is unknown, or none has the precisions.
     """
     targets, precisions = tuple(dict.fromkeys(options.formats or FORMATS)), options.precisions
-    others = importlib.metadata.entry_points(
-        group="keras_transformer.targets"
-    ).names  # without importing them
     for name in targets:
-        check_one_of((*_KNOWN_FORMATS, *sorted(others)), formats=name)
+        check_one_of((*_KNOWN_FORMATS, *_other_formats()), formats=name)
     if precisions and not {*targets} - {"saved_model"}:
         raise ValueError(
             f"`--precisions` requires the format {' or '.join(_WITH_PRECISIONS)}. "
@@ -99,9 +103,14 @@ def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
     return targets
 
 
+def _other_formats() -> list[str]:
+    """Return the formats of other packages, without importing them."""
+    return sorted(importlib.metadata.entry_points(group="keras_transformer.targets").names)
+
+
 def add_precisions(parser: argparse.ArgumentParser) -> None:
     """Add the option for the precisions of formats besides SavedModel, separated by commas or spaces."""
-    parser.add_argument(
+    action = parser.add_argument(
         "--precisions",
         nargs="+",
         type=_precisions,
@@ -110,6 +119,16 @@ def add_precisions(parser: argparse.ArgumentParser) -> None:
         help="precisions of each format but saved_model: float32, and float16 for GPUs, int8 for CPUs or, with onnx, "
         "int4 for language models on CPUs; default: float32, and float16 and int8 if they are close to the model",
     )
+    suggest(action, PRECISIONS)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> Any:
+    """Add the options for the search and the constraints of an export, and return their group."""
+    group = parser.add_argument_group(
+        "generation", "the settings of a model that generates, which an export fixes"
+    )
+    generation.add_settings(group)
+    return group
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -177,6 +196,7 @@ def _convert(options: argparse.Namespace) -> None:
     files = hugging_face.download(options.source, options.revision, options.token, options.cache_dir)
     with quiet_start(), progress_of_exports():
         pipeline = hugging_face.read(files, options.revision, settings)
+        pipeline = generation.with_fixed_settings(pipeline, options)
         note(_description(pipeline))
         export.bundle(pipeline, folder, targets=targets, precisions=options.precisions, say=note)
     if options.instructions:

@@ -13,12 +13,13 @@ from keras_transformer_cli.input_files import Texts, read_lines
 from keras_transformer_cli.output import errors_at, flag_of, in_chunks, one_line, say
 from keras_transformer_cli.prediction import generating_export, place_of
 from keras_transformer_cli.quiet import load_libraries, quiet_start
+from keras_transformer_options.arguments import check
 
-# The settings of samplers.
+# The settings of samplers: the type or the choices of each, and its description.
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "num_beams": (int, "beam: the number of hypotheses"),
     "length_penalty": (float, "beam: above 0 for longer outputs"),
-    "normalization": (str, "beam: gnmt or length"),
+    "normalization": (("gnmt", "length"), "beam: how the length penalty grows"),
     "diversity": (float, "beam: above 0 for more diverse hypotheses"),
     "early_stopping": (bool, "beam: stop when no better hypothesis is possible"),
     "top_k": (int, "sample, contrastive: the number of most probable tokens to choose from"),
@@ -43,6 +44,7 @@ _SHOWN = {
     "json": "print an object for each output: text, scores, ids, the log-probability of each token",
     "stream": "print each output while it is generated",
 }
+_OF_MODELS = ("num_tokens", "ensemble")
 _FIXED = ("sampler", "draft", *_SETTINGS, *_CONSTRAINTS, *_REPEATED)  # of an export
 
 
@@ -87,12 +89,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument(
         "texts", nargs="*", action=Texts, help="by default, and for -, the lines of standard input"
     )
-    generate.add_argument(
-        "--sampler",
-        choices=["greedy", "beam", "sample", "contrastive", "speculative"],
-        help="default: the pipeline's",
-    )
-    generate.add_argument("--draft", metavar="FOLDER", help="speculative: the pipeline of a smaller model")
+    add_settings(generate, with_models=True)
     for name, row_option in of_calls().items():
         generate.add_argument(
             flag_of(name),
@@ -106,27 +103,51 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="the prefix of outputs, once for all texts or once for each text",
     )
-    for name, (kind, text) in {**_SETTINGS, **_CONSTRAINTS}.items():
-        option: dict[str, Any] = (
-            {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
-        )
-        generate.add_argument(flag_of(name), help=text, **option)
     languages.add_options(generate)
     generate.add_argument(
         "--chat",
         action="store_true",
         help="each text is the message of a user, or a conversation in JSON, for a model with a chat template",
     )
-    for name, (metavar, text) in _REPEATED.items():
-        generate.add_argument(flag_of(name), action="append", metavar=metavar, help=text)
     for name, text in _SHOWN.items():
         generate.add_argument(flag_of(name), action="store_true", default=None, help=text)
+
+
+def add_settings(parser: Any, with_models: bool = False) -> None:
+    """Add the options for the settings of a pipeline that generates, which `with_settings` reads.
+
+    Args:
+        parser: a parser, or a group of its arguments.
+        with_models: whether to add those that need another model, which no export has.
+    """
+    samplers = ["greedy", "beam", "sample", "contrastive", *(["speculative"] if with_models else [])]
+    parser.add_argument("--sampler", choices=samplers, help="default: the pipeline's")
+    if with_models:
+        parser.add_argument("--draft", metavar="FOLDER", help="speculative: the pipeline of a smaller model")
+    for name, (kind, text) in {**_SETTINGS, **_CONSTRAINTS}.items():
+        if name in _OF_MODELS and not with_models:
+            continue
+        option: dict[str, Any] = {"type": kind}
+        if kind is bool:
+            option = {"action": argparse.BooleanOptionalAction}
+        elif isinstance(kind, tuple):
+            option = {"choices": kind}
+        parser.add_argument(flag_of(name), help=text, **option)
+    for name, (metavar, text) in _REPEATED.items():
+        if name in _OF_MODELS and not with_models:
+            continue
+        parser.add_argument(flag_of(name), action="append", metavar=metavar, help=text)
+
+
+def given_settings(options: argparse.Namespace) -> list[str]:
+    """Return the names of the options of `add_settings` that are given."""
+    return [name for name in _FIXED if getattr(options, name, None) is not None]
 
 
 def _generate(options: argparse.Namespace) -> None:
     from keras_transformer_serving.row_options import of_calls
 
-    fixed = [name for name in _FIXED if getattr(options, name) is not None]
+    fixed = given_settings(options)
     if options.stream and (options.scores or options.json):
         raise ValueError("`--stream` must not be combined with --scores or --json. Received: both")
     if (options.sampler == "speculative") != (options.draft is not None):
@@ -169,7 +190,7 @@ def _generate(options: argparse.Namespace) -> None:
         )
     if hasattr(pipeline, "with_settings"):
         limits = of_texts.get("max_new_tokens")
-        pipeline = _with_settings(pipeline, options, max(limits) if limits else None)
+        pipeline = with_settings(pipeline, options, max(limits) if limits else None)
     if options.stream:
         for row, text in enumerate(texts):
             given = {name: values[row] for name, values in of_texts.items()}
@@ -276,8 +297,17 @@ def _load_pipeline(name: str, folder: str | pathlib.Path) -> Any:
     return pipeline
 
 
-def _with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: int | None) -> Any:
-    """Return the pipeline with the models, sampler, constraints and limit of the command line."""
+def with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: int | None) -> Any:
+    """Return the pipeline with the models, sampler, constraints and limit of the command line.
+
+    Args:
+        pipeline: a pipeline that generates.
+        options: those of `add_settings`.
+        max_new_tokens: the limit; None for the pipeline's.
+
+    Raises:
+        ValueError: if a setting is not one of the sampler, or a pipeline of the options has another tokenizer.
+    """
     from keras_transformer import generation
 
     values = [
@@ -290,7 +320,7 @@ def _with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: i
     new = [constraint(value) for value, constraint in values if value is not None]
     kept = [constraint for constraint in pipeline.constraints if type(constraint) not in set(map(type, new))]
     model = None
-    if options.ensemble:
+    if getattr(options, "ensemble", None):
         others = [_same_vocabulary("ensemble", folder, pipeline).model for folder in options.ensemble]
         model = generation.Ensemble([pipeline.model, *others])
     return pipeline.with_settings(
@@ -301,15 +331,34 @@ def _with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: i
     )
 
 
+def with_fixed_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: int | None = None) -> Any:
+    """Return a pipeline of any task with the settings of the command line, for its export.
+
+    Args:
+        pipeline: the pipeline.
+        options: those of `add_settings`.
+        max_new_tokens: as for `with_settings`.
+
+    Raises:
+        ValueError: as `with_settings`, or if there are settings and the pipeline has none.
+    """
+    given = {name: getattr(options, name) for name in given_settings(options)}
+    given |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+    for name, value in given.items():
+        has_settings = hasattr(pipeline, "with_settings")
+        check(has_settings, f"be None for a {type(pipeline).__name__}", **{name: value})
+    return with_settings(pipeline, options, max_new_tokens) if given else pipeline
+
+
 def _sampler(pipeline: Any, options: argparse.Namespace) -> Any:
     """Return the sampler of the command line, by default the pipeline's, with the settings of the command line."""
     from keras_transformer.generation import samplers
 
-    if options.draft is not None:
+    if getattr(options, "draft", None) is not None:
         sampler: Any = samplers.Speculative(_same_vocabulary("draft", options.draft, pipeline).model)
     else:
         sampler = pipeline.sampler if options.sampler is None else samplers.get(options.sampler)
-    settings = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    settings = {name: getattr(options, name) for name in given_settings(options) if name in _SETTINGS}
     fields = {field.name for field in dataclasses.fields(sampler)}
     for name in settings:
         if name not in fields:

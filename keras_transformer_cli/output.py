@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_options.arguments import Message
@@ -79,6 +79,11 @@ def one_line(text: str) -> str:
 def flag_of(name: str) -> str:
     """Return the flag of an argument."""
     return "--" + name.rstrip("_").replace("_", "-")
+
+
+def suggest(action: argparse.Action, values: Iterable[str]) -> None:
+    """Set the known values of an option that takes others, too, which a shell completes."""
+    action.known_values = [*values]  # type: ignore[attr-defined]
 
 
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from keras_transformer_cli import folders, input_files, languages, speech, subtitles
-from keras_transformer_cli.output import error_text, in_chunks, one_line
+from keras_transformer_cli.output import error_text, in_chunks, one_line, suggest
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 
 _LOGGER = logging.getLogger("keras_transformer")
+_PLACEHOLDERS = ("jinja", "icu", "python", "rails", "variables", "printf", "url")  # by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +105,14 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         "theirs, or placeholders such as {name} and %%s only; with html, `predict` reads a file or standard input as "
         "one text",
     )
-    predict.add_argument(
+    placeholders = predict.add_argument(
         "--placeholders",
         nargs="+",
         metavar="KIND",
-        help="for an encoder-decoder: keep these kinds of placeholders: jinja icu python rails variables printf url, "
-        "by default all of these, colon (:name) and at (@name)",
+        help=f"for an encoder-decoder: keep these kinds of placeholders: {' '.join(_PLACEHOLDERS)}, by default all of "
+        "these, colon (:name) and at (@name)",
     )
+    suggest(placeholders, (*_PLACEHOLDERS, "colon", "at"))
     predict.add_argument(
         "--placeholder-pattern",
         action="append",

@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,20 +36,10 @@ def quiet_start() -> Iterator[None]:
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0":
         yield
         return
-    sys.stderr.flush()
-    original = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(original, 2)
-            os.close(original)
-            file.seek(0)
-            for line in file:
-                if not _START_UP.match(line):
-                    os.write(2, line)
+    from keras_transformer_serving.streams import without_lines
+
+    with without_lines(_START_UP):
+        yield
 
 
 @contextlib.contextmanager

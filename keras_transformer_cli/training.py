@@ -13,7 +13,7 @@ import typing
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from keras_transformer_cli.output import add_quiet, flag_of, note, say, verbosity
+from keras_transformer_cli.output import add_quiet, flag_of, note, say, suggest, verbosity
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import Message
 from keras_transformer_options.config_files import read_config
@@ -208,6 +208,8 @@ def add_fields(parser: argparse.ArgumentParser, options: type[TaskOptions], name
     """Add the fields of a class of options with these names; an option that is not given has no attribute."""
     hints, flag_arguments = types_of(options), flags_of(options)
     flags = {field.name: flag_of(field.name) for field in dataclasses.fields(options)}
+    choices = {"dataset": options.datasets, "model_size": options.model_sizes}
+    known = {"tokenizer": options.tokenizers, "monitor": ("loss", *getattr(options, "metrics", ()))}
     for field in dataclasses.fields(options):
         if field.name not in names:
             continue
@@ -215,17 +217,19 @@ def add_fields(parser: argparse.ArgumentParser, options: type[TaskOptions], name
         text = Message(arguments.pop("help", "")).shown(flags)
         if field.default is not None and not isinstance(field.default, bool):
             text += f" Default: {field.default}."
-        if field.name in ("dataset", "model_size"):
-            arguments["choices"] = list(getattr(options, f"{field.name}s"))
+        if field.name in choices:
+            arguments["choices"] = choices[field.name]
         if field.name == "tokenizer":
             text += f" Types: {', '.join(options.tokenizers)}."
-        parser.add_argument(
+        action = parser.add_argument(
             flags[field.name],
             dest=field.name,
             help=text.replace("%", "%%"),
             default=argparse.SUPPRESS,
             **arguments,
         )
+        if field.name in known:
+            suggest(action, known[field.name])
 
 
 def given_fields(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:

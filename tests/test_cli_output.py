@@ -221,7 +221,7 @@ def test_an_unknown_option_shows_the_usage_of_its_command(arguments, capsys):
     assert re.match(rf"usage: keras-transformer {command} \[-h\]", capsys.readouterr().err)
 
 
-def test_the_options_of_each_command_are_completed(tmp_path, capsys):
+def test_the_options_of_each_command_and_their_values_are_completed(tmp_path, capsys):
     pytest.importorskip("shtab")
     with pytest.raises(SystemExit) as ended:
         commands.main(["--print-completion", "bash"])
@@ -244,6 +244,20 @@ def test_the_options_of_each_command_are_completed(tmp_path, capsys):
     assert completed("keras-transformer", "train", "classify", "--minu") == ["--minutes"]
     assert completed("keras-transformer", "serve", "--max-b")
     assert completed("keras-transformer", "verify", "run") == ["run1"]
+    assert completed("keras-transformer", "train", "classify", "--from", "run") == ["run1"]
+    values = {
+        ("serve", "--engine", "lit"): ["litert"],
+        ("serve", "--precision", "int"): ["int8", "int4"],
+        ("export", "run1", "new", "--formats", "onnx", "arg"): ["argos"],
+        ("convert", "folder", "--formats", "arg"): [],
+        ("convert", "folder", "--precisions", "int"): ["int8", "int4"],
+        ("train", "translate", "--tokenizer", "char"): ["character"],
+        ("train", "summarize", "--monitor", "rouge"): ["rouge1", "rouge2", "rougeL"],
+        ("train", "translate", "--dataset", "spa"): ["spa_eng"],
+        ("evaluate", "run1", "--direction", "en-d"): ["en-de"],
+        ("predict", "run1", "--placeholders", "py"): ["python"],
+    }
+    assert {words: completed("keras-transformer", *words) for words in values} == values
 
 
 def test_completion_needs_its_package(capsys, monkeypatch):

@@ -84,8 +84,9 @@ def test_the_model_runs_without_tensorflow(folder, pipeline):
     """
     arguments = [sys.executable, "-c", "".join(line[8:] + "\n" for line in program.splitlines())]
     images = json.dumps(IMAGES.tolist())
-    done = subprocess.run([*arguments, str(folder), images], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*arguments, str(folder), images], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == pipeline(IMAGES)
+    assert done.stderr == ""
 
 
 def test_a_wrong_model_is_found(converted, tmp_path):

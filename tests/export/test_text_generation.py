@@ -8,7 +8,15 @@ import tensorflow as tf
 import keras_transformer_serving as serving
 from keras_transformer import export, generation, relations, text
 from keras_transformer.export import bundle_writer
-from keras_transformer.generation import Beam, Contrastive, Greedy, NoRepeatNGram, Sample, Speculative
+from keras_transformer.generation import (
+    Beam,
+    Contrastive,
+    Ensemble,
+    Greedy,
+    NoRepeatNGram,
+    Sample,
+    Speculative,
+)
 from keras_transformer.models import GPT, Gemma, Llama, Unlimiformer
 from keras_transformer.ops.scores import ScaledDotProduct
 from keras_transformer.pipelines import TextGeneration, TextToText, generation_graphs
@@ -137,6 +145,14 @@ def test_speculative_pipelines_are_rejected(tmp_path):
             ValueError, match=r"must not be speculative: export `pipeline.with_settings\('greedy'\)`"
         ):
             function(pipeline, tmp_path / "new")
+
+
+def test_ensembles_have_no_graphs(tmp_path):
+    pipeline = writer(text.ByteTokenizer())
+    pipeline = pipeline.with_settings(model=Ensemble([pipeline.model, pipeline.model]))
+    with pytest.raises(ValueError, match="must have a single model: export each model of an ensemble"):
+        export.bundle(pipeline, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 CASES = {

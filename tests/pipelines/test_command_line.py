@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_transformer import pipelines, text
-from keras_transformer.generation import Beam, EndTokens, Ensemble, NoRepeatNGram
+from keras_transformer import export, pipelines, text
+from keras_transformer.generation import BannedWords, Beam, EndTokens, Ensemble, Greedy, NoRepeatNGram, Sample
 from keras_transformer.models import BERT, GPT
 from keras_transformer_cli import commands
 
@@ -104,6 +104,32 @@ def test_generation_settings_are_options(saved, beam, translator, capsys):
     ids = translator.tokenizer.tokenize(["dos"]).to_list()[0]
     (line,) = run(capsys, saved, texts[0], "--forced", "dos", "--num-return", "1", "--json")
     assert " ".join(map(str, ids)) in " ".join(map(str, json.loads(line)["ids"]))
+
+
+def test_exports_have_the_settings_of_the_command_line(saved, embedding, tmp_path, monkeypatch, capsys):
+    exported = []
+    monkeypatch.setattr(export, "bundle", lambda pipeline, folder, **_: exported.append(pipeline) or folder)
+    arguments = ["export", saved, tmp_path / "it", "--formats", "onnx", "ctranslate2"]
+    command(capsys, *arguments)
+    command(capsys, *arguments, "--sampler", "greedy", "--banned", "uno", "--max-new-tokens", "5")
+    command(capsys, *arguments, "--sampler", "sample", "--top-k", "5", "--no-repeat-ngram", "3")
+    command(capsys, *arguments, "--num-beams", "4")
+    unchanged, greedy, drawing, wider = exported
+    assert [pipeline.sampler for pipeline in exported] == [
+        Beam(3, num_return=2),
+        Greedy(),
+        Sample(top_k=5),
+        Beam(4, num_return=2),
+    ]
+    assert [type(one) for one in greedy.constraints] == [NoRepeatNGram, BannedWords]
+    assert (drawing.constraints, wider.constraints) == ((NoRepeatNGram(3),), (NoRepeatNGram(2),))
+    assert (greedy.max_new_tokens, drawing.max_new_tokens) == (5, unchanged.max_new_tokens)
+    arguments[1] = embedding
+    assert commands.main([*map(str, arguments), "--sampler", "greedy"]) == 2
+    assert "`--sampler` must be None for a Embedding. Received: --sampler greedy" in capsys.readouterr().err
+    arguments = ["export", saved, tmp_path / "es_en.argosmodel", "--formats", "argos", "--num-beams", "4"]
+    assert commands.main([*map(str, arguments)]) == 2
+    assert "`--num-beams` must be None for the format argos" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras_transformer_serving
+from keras_transformer_serving.graph_files import CONVERTED, FLOAT32
 from keras_transformer_serving.streams import open_closed_streams
+from keras_transformer_serving.targets import ServedTarget
 
 if TYPE_CHECKING:
     from keras_transformer_serving.server import Keys, Server
@@ -63,17 +65,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an export, or a folder of exports named by version numbers, of which the largest is served",
     )
 
-    def option(name: str, type_: Any, default: Any, text: str) -> None:
+    def option(name: str, type_: Any, default: Any, text: str, known: Sequence[str] | None = None) -> None:
         shown = "" if default in (None, ()) else "; default: %(default)s"
-        parser.add_argument(f"--{name}", type=type_, default=default, help=text + shown)
+        action = parser.add_argument(f"--{name}", type=type_, default=default, help=text + shown)
+        if known is not None:  # for the completion of a shell
+            action.known_values = known  # type: ignore[attr-defined]
 
     option("host", str, "127.0.0.1", "the address to listen on, or a name; :: for all, of IPv4, too")
     option("port", int, 8501, "the port; 0 for any that is free")
     option(
         "grpc-port", int, None, "the port of the Open Inference Protocol over gRPC, 0 for any; default: none"
     )
-    option("precision", str, "float32", "float32, float16, int8 or int4, if the exports have it")
-    option("engine", str, None, "the target whose files are run; default: onnx, or the first that can be run")
+    precisions = (FLOAT32, *CONVERTED)
+    option("precision", str, FLOAT32, f"{', '.join(precisions)}, if the exports have it", precisions)
+    engines = [*ServedTarget.classes]
+    text = (
+        f"the target whose files are run: {', '.join(engines)}; default: onnx, or the first that can be run"
+    )
+    option("engine", str, None, text, engines)
     option("threads", int, None, "the number of threads that compute a model; default: one for each core")
     option(
         "providers",

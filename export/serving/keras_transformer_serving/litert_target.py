@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import queue
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ from keras_transformer_serving.graph_files import FLOAT32, check_precision
 from keras_transformer_serving.part_files import PartFiles
 from keras_transformer_serving.pipelines.errors import check_positive_integer
 from keras_transformer_serving.sessions import num_cores
+from keras_transformer_serving.streams import without_lines
 from keras_transformer_serving.targets import EngineOptions, ServedTarget
 from keras_transformer_serving.tasks import Tensor
 
 LITERT = "litert"
+_DELEGATE = re.compile(rb"INFO: Created TensorFlow Lite \w+ delegate")
 
 
 def model_file(precision: str = FLOAT32) -> str:
@@ -106,7 +109,10 @@ def _runner(content: bytes, threads: int) -> Any:
     """Return the signature of a model as a function of arrays of any batch size and length."""
     package = litert_package()
     try:
-        return package.Interpreter(model_content=content, num_threads=threads).get_signature_runner()
+        interpreter = package.Interpreter(model_content=content, num_threads=threads)
+        with without_lines(_DELEGATE):
+            interpreter.allocate_tensors()
+        return interpreter.get_signature_runner()
     except (RuntimeError, ValueError) as error:
         import importlib.metadata
 

@@ -15,6 +15,7 @@ from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, optimum, text_graphs
 from keras_transformer.export.writing import write_parts
+from keras_transformer.generation import Ensemble
 from keras_transformer.models.causal_language_model import CausalLanguageModel
 from keras_transformer.pipelines.forward import FORWARD
 from keras_transformer_options.arguments import ArgumentError
@@ -39,6 +40,11 @@ class Onnx(ExportTarget):
     def check(self, pipeline: Any) -> None:
         """Raise unless the pipeline can be exported in the precisions, and the packages are installed."""
         check_pipeline(pipeline)
+        if isinstance(pipeline.model, Ensemble):
+            raise ValueError(
+                "`pipeline` must have a single model: export each model of an ensemble, or a SavedModel. "
+                "Received: an Ensemble"
+            )
         dtype = pipeline.model.compute_dtype
         if dtype == "bfloat16":
             raise ValueError(
