@@ -1,5 +1,6 @@
-"""The sentences of guides and concepts are short."""
+"""The sentences of guides and concepts are short; the Spanish is written as in Spain."""
 
+import json
 import pathlib
 import re
 
@@ -59,3 +60,30 @@ def test_the_counter_skips_code_tables_and_lists_of_links():
     text = "# A title\n\nOne two three. Four `a b c` five?\n\n| a | b |\n\n- [x](y.md)\n- six seven\n"
     code = "\n```sh\nls a b\n```\n"
     assert [words(sentence) for sentence in sentences(text + code)] == [3, 3, 2]
+
+
+ROOT = DOCS.parent
+SPANISH = [ROOT / "README.es.md", *sorted(DOCS.glob("es/*.md")), *sorted(ROOT.glob("notebooks/es/*.ipynb"))]
+# Decimal points, thousands with a comma, a point or a breaking space, units without a space, straight quotes, and words
+# of America or of other pages.
+NOT_OF_SPAIN = re.compile(
+    r"\b\d+\.\d+\b|\b[1-9]\d{0,2}[,. ]\d{3}\b|\d[KMG]B?\b|\""
+    r"|\b(?:[Cc]ostos?|[Cc]onteos?|[Cc]omputador\w*|[Ff]icheros?|línea de órdenes)\b"
+)
+
+
+def prose(path):
+    """Return a page or notebook without code, formulas, addresses, versions of Python and sections of papers."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    text = re.sub(
+        r"^```.*?^```$|<!--.*?-->|\$\$.*?\$\$|\$[^$]*\$|`[^`]*`", "x", text, flags=re.MULTILINE | re.DOTALL
+    )
+    return re.sub(r"\]\([^)]*\)|Python [\d., o]+|sección [\d.]+|GPT-[\d.]+", "]", text)
+
+
+@pytest.mark.parametrize("page", SPANISH, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_spanish_is_written_as_in_spain(page):
+    assert NOT_OF_SPAIN.findall(prose(page)) == []

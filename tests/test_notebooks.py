@@ -11,7 +11,7 @@ import pytest
 NOTEBOOKS = pathlib.Path(__file__).resolve().parents[1] / "notebooks"
 TRANSLATED = sorted(path.name for path in NOTEBOOKS.glob("0[1-6]_*.ipynb"))
 FORMULA = re.compile(r"\$\$.*?\$\$", re.DOTALL)
-VERBATIM = re.compile(r"\$\$.*?\$\$|\$.*?\$|`.*?`|\"[^\"\n]*\"|\(.*?\.ipynb\)", re.DOTALL)
+VERBATIM = re.compile(r"\$\$.*?\$\$|\$.*?\$|`.*?`|\"[^\"\n]*\"|«[^»\n]*»|\(.*?\.ipynb\)", re.DOTALL)
 ENGLISH = re.compile(
     r"\b(and|are|as|by|each|for|from|is|not|of|that|the|this|to|which|with)\b", re.IGNORECASE
 )
