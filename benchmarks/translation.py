@@ -40,7 +40,7 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     """Write the texts, the exports of this package, and the models of CTranslate2."""
     from keras_transformer import export, pipelines
     from keras_transformer.datasets import spa_eng
-    from keras_transformer.export.to_ctranslate2 import write_model
+    from keras_transformer.export.to_ctranslate2.target import write_model
 
     tested = sorted(spa_eng.references(spa_eng.load_data()[2]).items(), key=lambda pair: len(pair[0]))
     step = len(tested) // TESTED

@@ -8,6 +8,7 @@ embeddings and transcripts of the references are small files in `tests/checkpoin
     .venv-bench/bin/python benchmarks/parity/published_checkpoints.py --write-references
 """
 
+import functools
 import importlib.util
 import io
 import json
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import wave
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,17 +182,15 @@ def rank_correlation(found: np.ndarray, expected: np.ndarray) -> float:
 def compare_embeddings(folder: pathlib.Path, reference: np.ndarray, base: pathlib.Path) -> dict[str, Any]:
     """Return how the embeddings of the pipeline and of each export differ from those of the reference."""
     import keras_transformer as kt
-    import keras_transformer_serving as serving
 
     pipeline = kt.pipelines.from_hugging_face(folder)
     figures: dict[str, Any] = {
         "pipeline": {"largest_difference": float(np.abs(np.asarray(pipeline(TEXTS)) - reference).max())}
     }
-    kt.export.bundle(pipeline, base / "minilm", precisions=PRECISIONS)
-    for precision in PRECISIONS:
-        found = np.asarray(serving.load(base / "minilm", precision=precision)(TEXTS))
+    for kind, load in exported(pipeline, base / "minilm"):
+        found = np.asarray(load()(TEXTS))
         each = cosines(found, reference)
-        figures[precision] = {
+        figures[kind] = {
             "largest_difference": float(np.abs(found - reference).max()),
             "mean_cosine": float(each.mean()),
             "smallest_cosine": float(each.min()),
@@ -206,7 +205,6 @@ def compare_speech(folder: pathlib.Path, transcripts: Sequence[str], base: pathl
     Those of `UTTERANCES`, and those of `MISHEARD`, whose words are guesses.
     """
     import keras_transformer as kt
-    import keras_transformer_serving as serving
 
     audio = [spoken(text) for text in (*UTTERANCES, *MISHEARD)]
     pipeline = kt.pipelines.from_hugging_face(folder)
@@ -220,11 +218,22 @@ def compare_speech(folder: pathlib.Path, transcripts: Sequence[str], base: pathl
         }
 
     figures: dict[str, Any] = {"pipeline": equal(pipeline(audio))}
-    kt.export.bundle(pipeline, base / "whisper", precisions=PRECISIONS)
-    for precision in PRECISIONS:
-        answer = serving.load(base / "whisper", precision=precision)
-        figures[precision] = equal([answer(each) for each in audio])
+    for kind, load in exported(pipeline, base / "whisper"):
+        answer = load()
+        figures[kind] = equal([answer(each) for each in audio])
     return figures
+
+
+def exported(pipeline: Any, folder: pathlib.Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield for each engine and precision of exports its name, and a function that loads it."""
+    import keras_transformer as kt
+    import keras_transformer_serving as serving
+
+    for targets, name in ((("saved_model", "onnx"), ""), (("ctranslate2",), "CTranslate2, ")):
+        place = folder / targets[-1]
+        kt.export.bundle(pipeline, place, targets=targets, precisions=PRECISIONS)
+        for precision in PRECISIONS:
+            yield f"{name}{precision}", functools.partial(serving.load, place, precision=precision)
 
 
 def reference_embeddings() -> np.ndarray:
@@ -316,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def is_within_limits(item: tuple[str, dict[str, Any]]) -> bool:
     """Return whether the figures of a pipeline or of a precision are as good as promised."""
-    kind, figures = item
+    kind, figures = item[0].removeprefix("CTranslate2, "), item[1]
     if "equal_words" in figures:
         equal, count = figures["equal_words"]
         guessed, guesses = figures["equal_guesses"]

@@ -13,10 +13,10 @@ from keras_transformer.export import model_card
 from keras_transformer.export.bundle_writer import check_pipeline
 from keras_transformer.export.parity.comparison import WithPipeline
 from keras_transformer.export.tensorflow_process import on_tensorflow
-from keras_transformer.export.to_ctranslate2 import CTranslate2
+from keras_transformer.export.to_ctranslate2.target import CTranslate2
 from keras_transformer_options.arguments import check, check_one_of
 from keras_transformer_serving import files
-from keras_transformer_serving.ctranslate2_target import CTRANSLATE2
+from keras_transformer_serving.ctranslate2_engines.loading import CTRANSLATE2
 from keras_transformer_serving.graph_files import BY_DEFAULT, FLOAT32
 from keras_transformer_serving.pipelines import languages
 

@@ -42,6 +42,8 @@ def forward_call(pipeline: Any, tensors: Mapping[str, Any]) -> str:
         tensors: the "inputs" of its graph, which a call takes if the pipeline does not read texts.
     """
     config = pipeline.export_config()
+    if pipeline.reads == "audio" and serving.reads_text(config):
+        return 'model("speech.wav")'
     if serving.reads_text(config):
         # Each text is in a list; the labels of a text are one.
         columns = (column[:1].tolist() for column in pipeline.example_inputs()[DEFAULT][0].values())

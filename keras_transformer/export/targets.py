@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras_transformer_serving as serving
 from keras_transformer.models.model import flatten_layers
+from keras_transformer.pipelines.pipeline import BATCH
 from keras_transformer_options.arguments import ArgumentError
 from keras_transformer_serving import graph_files, precisions
 from keras_transformer_serving.graph_files import BY_DEFAULT, FLOAT32
 from keras_transformer_serving.targets import register
-from keras_transformer_serving.tasks import FORWARD, registered
+from keras_transformer_serving.tasks import FORWARD, Tensor, registered
 
 if TYPE_CHECKING:  # comparisons know targets
     from keras_transformer.export.parity.comparison import WithPipeline
@@ -226,6 +227,16 @@ class ExportTarget(abc.ABC):
     def signatures(cls, folder: pathlib.Path) -> dict[str, Any]:
         """Return the inputs and outputs of signatures or graphs, for `parity.json`: by default none."""
         return {}
+
+    @staticmethod
+    def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Return the entry of `signatures` for a model without default values, from its inputs and outputs of a row."""
+        sides = {"inputs": inputs, "outputs": outputs}
+        specs = {
+            side: {tensor.name: [tensor.dtype, [BATCH, *tensor.shape]] for tensor in tensors}
+            for side, tensors in sides.items()
+        }
+        return {**specs, "defaults": {}}
 
     @classmethod
     def serving_files(

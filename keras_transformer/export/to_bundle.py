@@ -9,7 +9,7 @@ from keras_transformer.export.targets import ExportTarget
 from keras_transformer.export.tensorflow_process import on_tensorflow
 
 # Each is registered by its name.
-from keras_transformer.export.to_ctranslate2 import CTranslate2 as CTranslate2
+from keras_transformer.export.to_ctranslate2.target import CTranslate2 as CTranslate2
 from keras_transformer.export.to_litert import LiteRt as LiteRt
 from keras_transformer.export.to_onnx.target import Onnx as Onnx
 from keras_transformer.export.to_saved_model import SavedModel as SavedModel

@@ -17,7 +17,7 @@ from keras_transformer.export.bundle_writer import check_pipeline, without_tenso
 from keras_transformer.export.parity.comparison import WithPipeline
 from keras_transformer.export.targets import ExportTarget
 from keras_transformer.models.input_checks import inputs_checked
-from keras_transformer.pipelines.pipeline import BATCH, ExportedFunction
+from keras_transformer.pipelines.pipeline import ExportedFunction
 from keras_transformer_serving import precisions
 from keras_transformer_serving.graph_files import FLOAT32
 from keras_transformer_serving.litert_target import LITERT, LiteRtModel, litert_package, model_file
@@ -85,11 +85,7 @@ class LiteRt(ExportTarget):
     def signatures(cls, folder: pathlib.Path) -> dict[str, Any]:
         """Return the inputs and outputs of the model."""
         model = LiteRtModel((folder / model_file()).read_bytes())
-
-        def specs(tensors: Sequence[serving.tasks.Tensor]) -> dict[str, list[Any]]:
-            return {tensor.name: [tensor.dtype, [BATCH, *tensor.shape]] for tensor in tensors}
-
-        return {"model": {"inputs": specs(model.inputs), "outputs": specs(model.outputs), "defaults": {}}}
+        return {"model": cls.signature(model.inputs, model.outputs)}
 
     @classmethod
     def card(cls, name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:

@@ -172,8 +172,10 @@ class TextPipeline(ForwardPipeline, TextTask):
         for rows, length in ((3, 12), (1, 4), (12, 16)):
             length = min(length, self.max_length or length)
             shape = (rows, *first.shape[:-1], length)
-            ids = random.integers(0, encoder.vocabulary_size, shape)
-            real = np.ones_like(ids) if encoder.pad_id is None else (ids != encoder.pad_id).astype("int64")
+            ids, pad_id = random.integers(0, encoder.vocabulary_size, shape), encoder.pad_id
+            if pad_id is not None:  # padding only stands after tokens
+                ids = np.where(ids == pad_id, (pad_id + 1) % encoder.vocabulary_size, ids)
+            real = np.ones_like(ids)
             real[1:2, ..., length // 2 :] = real[2:] = 0
             inputs = {"input_ids": np.where(real, ids, self.tokenizer.padding_value), "attention_mask": real}
             if last.name not in inputs:

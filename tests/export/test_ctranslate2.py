@@ -9,7 +9,7 @@ from served_exports import json_call, run
 
 import keras_transformer_serving as serving
 from keras_transformer import export, layers, models, pipelines, relations, text
-from keras_transformer.export import to_ctranslate2
+from keras_transformer.export.to_ctranslate2.target import write_model
 from keras_transformer.generation import (
     Beam,
     EndTokens,
@@ -88,7 +88,7 @@ def test_an_export_is_compared_and_loaded(tmp_path):
 
 def test_a_gpu_that_cannot_be_used_is_replaced_by_the_cpu(tmp_path, monkeypatch, caplog):
     pipeline = translator(num_layers=1)
-    to_ctranslate2.write_model(pipeline, tmp_path)
+    write_model(pipeline, tmp_path)
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
 
     def without_driver(device):
@@ -268,12 +268,8 @@ UNSUPPORTED = {
     "the activation relu, gelu": lambda: translator(activation="elu"),
     "bidirectional=False": lambda: writer(position_encoding="relative_bias"),
     "linear or Llama 3's scaling": lambda: writer(models.Llama, scaling={"name": "ntk", "factor": 2.0}),
-    "one of Transformer, T5, GPT": lambda: pipelines.TextToText(
+    "one of Transformer, T5, GPT, Llama, Gemma, BERT, Whisper": lambda: pipelines.TextToText(
         models.Unlimiformer(translator().model, 8, 2), TOKENIZER, max_source_tokens=30
-    ),
-    "must generate texts": lambda: pipelines.TextClassification(
-        models.SequenceClassifier(models.BERT(TOKENIZER.vocabulary_size, 1, 2, 8, max_length=20), 2),
-        TOKENIZER,
     ),
     "`sampler` must be greedy or beam search": lambda: translator(sampler=Sample()),
     "`early_stopping` must be True, False": lambda: translator(sampler=Beam(early_stopping="heuristic")),

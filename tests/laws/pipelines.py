@@ -214,7 +214,7 @@ def transcribe(sampler=None, **options):
 def transcribe_languages(**options):
     """Return a recognizer of speech of several languages."""
     known = {"languages": {"en": 80, "es": 81, "fr": 79}, "tasks": {"transcribe": 90, "translate": 91}}
-    return transcribe("greedy", prefix_ids=[70], **{**known, **options})
+    return transcribe("greedy", **{"prefix_ids": [70], **known, **options})
 
 
 def translate(**options):

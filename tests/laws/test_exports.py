@@ -1,6 +1,7 @@
 """Laws of exports: every pipeline answers in each precision, for batches of one length and of several."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import onnx
@@ -91,21 +92,39 @@ def test_each_precision_of_litert_answers_as_the_model(case, size, tmp_path, req
             assert_tensors_are_close(pipeline, served, case, limits)
 
 
+CTRANSLATE2 = {
+    name: case for name, (case, _) in rows.PIPELINES.items() if "," not in name or name in rows.GENERATING
+}
+CTRANSLATE2 |= {
+    "transcription, greedy": dataclasses.replace(
+        CTRANSLATE2["transcription"], make=lambda: rows.transcribe("greedy")
+    ),
+    "transcription, languages": dataclasses.replace(
+        CTRANSLATE2["transcription"], make=lambda: rows.transcribe_languages(prefix_ids=[92])
+    ),
+}
+WITHOUT_CTRANSLATE2 = {
+    "image": "CTranslate2 runs.*Received: a ViT",
+    "speech": "CTranslate2 runs.*Received: a CTC",
+    "transcription": "greedy search for speech in CTranslate2",
+    "nodes": "CTranslate2 runs.*Received: a GAT",
+}
+
+
 @pytest.mark.slow_variants
-@pytest.mark.parametrize(
-    "name", [name for name in rows.PIPELINES if "," not in name or name in rows.GENERATING]
-)
+@pytest.mark.parametrize("name", CTRANSLATE2)
 def test_ctranslate2_answers_as_the_pipeline_or_rejects_it(name, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
-    (case, _), folder = rows.PIPELINES[name], tmp_path / "it"
-    pipeline, targets = case.make(), ["ctranslate2"]
-    if isinstance(pipeline, pipelines.TextToText | pipelines.TextGeneration):
-        export.bundle(pipeline, folder, targets=targets, precisions=["float32"])
-        assert_ids_are_close(pipeline, serving.load(folder), case, LIMITS["float32"])
+    case, folder = CTRANSLATE2[name], tmp_path / "it"
+    pipeline, arguments = case.make(), {"targets": ["ctranslate2"], "precisions": ["float32"]}
+    if name in WITHOUT_CTRANSLATE2:
+        with pytest.raises(ValueError, match=WITHOUT_CTRANSLATE2[name]):
+            export.bundle(pipeline, folder, **arguments)
+        assert not folder.exists()
         return
-    with pytest.raises(ValueError, match=f"for CTranslate2.*Received: a {type(pipeline).__name__}"):
-        export.bundle(pipeline, folder, targets=targets)
-    assert not folder.exists()
+    export.bundle(pipeline, folder, **arguments)
+    assert_close = assert_ids_are_close if pipeline.generates else assert_tensors_are_close
+    assert_close(pipeline, serving.load(folder), case, LIMITS["float32"])
 
 
 def operations(folder):

@@ -1,0 +1,1 @@
+"""The engines of models of CTranslate2 of an export."""

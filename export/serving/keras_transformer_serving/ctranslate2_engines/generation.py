@@ -1,0 +1,357 @@
+"""Generation of texts by CTranslate2."""
+
+import collections
+import concurrent.futures
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Self
+
+import numpy as np
+
+from keras_transformer_serving.ctranslate2_engines.loading import load
+from keras_transformer_serving.generation import (
+    GENERATE,
+    SCORE,
+    ExportedEngine,
+    Generated,
+    Scored,
+    Source,
+    Token,
+)
+from keras_transformer_serving.jobs import Method
+from keras_transformer_serving.part_files import PartFiles
+from keras_transformer_serving.targets import EngineOptions
+
+_MIN_NEW_TOKENS, _END_TOKENS = "MinNewTokens", "EndTokens"
+_NOT_EARLY = 1 + 1e-3  # a patience with which CTranslate2 does not stop before all beams are finished
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The search of a pipeline in the terms of CTranslate2.
+
+    CTranslate2 searches, and hypotheses are ranked here, by the pipeline's length penalty.
+
+    Attributes:
+        num_beams: the number of beams, 1 for greedy search.
+        num_return: the number of hypotheses.
+        alpha: the exponent of the length penalty.
+        normalization: "gnmt" or "length"; see `Beam`.
+        early_stopping: when beam search stops.
+        minimum: the number of tokens before an end token.
+    """
+
+    num_beams: int = 1
+    num_return: int = 1
+    alpha: float = 0.0
+    normalization: str = "length"
+    early_stopping: bool | str = True
+    minimum: int = 0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return the search of an export's settings.
+
+        Raises:
+            ValueError: if CTranslate2 does not have the sampler, one of its settings, or a constraint.
+        """
+        sampler, constraints = config["generation"], config.get("constraints", [])
+        is_greedy = sampler["sampler"] == "greedy"
+        known = (_END_TOKENS, _MIN_NEW_TOKENS) if is_greedy else (_END_TOKENS,)
+        for constraint in constraints:
+            if constraint["constraint"] not in known:
+                kind = "greedy" if is_greedy else "beam"
+                raise ValueError(
+                    f"`constraints` must be among {', '.join(known)} for {kind} search in CTranslate2. "
+                    f"Received: {constraint['constraint']}"
+                )
+        counts = [each["count"] for each in constraints if each["constraint"] == _MIN_NEW_TOKENS]
+        if is_greedy:
+            return cls(minimum=max(counts, default=0))
+        if sampler["sampler"] != "beam":
+            raise ValueError(
+                f"`sampler` must be greedy or beam search for CTranslate2. Received: {sampler['sampler']!r}"
+            )
+        alpha, stopping = sampler["length_penalty"], sampler["early_stopping"]
+        if sampler["diversity"]:
+            raise ValueError(
+                f"`diversity` must be 0 for CTranslate2. Received: diversity={sampler['diversity']}"
+            )
+        if stopping == "heuristic" or (
+            stopping == "num_beams" and alpha and sampler["normalization"] != "length"
+        ):
+            raise ValueError(
+                '`early_stopping` must be True, False, or "num_beams" with normalization="length" for CTranslate2. '
+                f"Received: early_stopping={stopping!r}, normalization={sampler['normalization']!r}"
+            )
+        return cls(sampler["num_beams"], sampler["num_return"], alpha, sampler["normalization"], stopping)
+
+    def arguments(self, limit: int) -> dict[str, Any]:
+        """Return the arguments of a search for at most `limit` tokens."""
+        beams = self.num_beams
+        if beams == 1 or (not self.alpha and self.num_return == 1 and self.early_stopping != "num_beams"):
+            # No penalty: the first hypothesis that ends as the best of the beam is the best.
+            return {"beam_size": beams, "length_penalty": 0}
+        if self.early_stopping == "num_beams":
+            # Of more than `num_beams` hypotheses, CTranslate2 returns the best by its own penalty.
+            patience = 1 if self.alpha else _NOT_EARLY
+            return {
+                "beam_size": beams,
+                "num_hypotheses": beams,
+                "patience": patience,
+                "length_penalty": self.alpha,
+            }
+        # All hypotheses up to the limit.
+        return {
+            "beam_size": beams,
+            "num_hypotheses": beams * limit,
+            "patience": limit * _NOT_EARLY,
+            "length_penalty": 0,
+        }
+
+    def best(self, lengths: Sequence[int], scores: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of the best hypotheses, and their log-probabilities.
+
+        Args:
+            lengths: the numbers of tokens, with those of end tokens.
+            scores: CTranslate2's scores.
+        """
+        sizes = np.maximum(np.array(lengths, np.float64), 1)
+        sums = np.array(scores, np.float64)
+        if self.early_stopping == "num_beams" and self.num_beams > 1:
+            sums = sums * sizes**self.alpha  # CTranslate2 has divided them
+        base = sizes if self.normalization == "length" else (5 + sizes) / 6
+        order = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
+        return order, sums[order]
+
+
+class CTranslate2Engine(ExportedEngine):
+    """Generation by CTranslate2: a `GenerationEngine`.
+
+    Its tokens are ids as strings, in place of the pieces of the vocabulary's file, which need not be unique.
+
+    Args:
+        files: the files of the part.
+        config: the export's settings.
+        options: how it computes.
+
+    Raises:
+        ImportError: if CTranslate2 is not installed.
+        ValueError: if the export lacks the precision, or `threads` is no positive integer.
+    """
+
+    def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:
+        super().__init__(config)
+        self.search = Search.of(config)
+        # Tokens that are left out change the probabilities of the others, and with them the scores of beams.
+        is_greedy = self.search.num_beams == 1
+        self.options = ("max_new_tokens", "min_new_tokens") if is_greedy else ("max_new_tokens",)
+        self.needed_for_options = {} if is_greedy else {"min_new_tokens": self.needed_to_stream}
+        self.methods = {GENERATE: self._generated, SCORE: self._scored}
+        tokens = _words(range(self.vocabulary_size))
+        settings: dict[str, Any] = dict.fromkeys(("bos_token", "unk_token", "eos_token"), str(self.end_id))
+        if self.start_id is None:
+            kind, vocabularies = "Generator", {"vocabulary.json": tokens}
+        else:
+            kind, vocabularies = "Translator", {"shared_vocabulary.json": tokens}
+            settings |= {"decoder_start_token": None, "add_source_bos": False, "add_source_eos": False}
+        self._model, self.device = load(kind, files, options, vocabularies, settings, self._try_out)
+        self._workers = options.workers
+        self._ends = _words(sorted(self.end_ids))
+        self._never = {id_ for id_ in (self.pad_id, self.start_id) if id_ is not None} - {self.end_id}
+        words = [[word] for word in _words(sorted(self._never))]
+        self._suppressed = {"suppress_sequences": words} if words else {}
+
+    @property
+    def needed_to_attribute(self) -> str:
+        """The requirement of "score" with source ids to hide, which CTranslate2 does not have."""
+        return "an engine that hides source tokens, such as 'onnx'. Received: CTranslate2"
+
+    @property
+    def needed_to_give_logits(self) -> str:
+        """The requirement of logits of generated tokens, which CTranslate2 does not return."""
+        return "an engine that gives logits, such as 'onnx'. Received: CTranslate2"
+
+    @property
+    def needed_to_stream(self) -> str:
+        """The requirement of generation token by token that is not met, "" for none."""
+        if self.search.num_beams == 1:
+            return ""
+        return f"greedy search. Received: the sampler {self.sampler['sampler']!r}"
+
+    def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Return the results of a method for several batches, as many at the same time as there are workers."""
+        if self._workers == 1 or len(batches) < 2:
+            return super().map(method, batches)
+        with concurrent.futures.ThreadPoolExecutor(self._workers) as pool:
+            return [*pool.map(method, batches)]
+
+    def tokens(self, source: Source) -> Iterator[Token]:
+        """Generate token by token, up to an end token, the tokens that "generate" generates."""
+        limit, minimum = self._limits(source)
+        if not source.ids or not limit:
+            return
+        skipped, options = len(source.prefix_ids), {"end_token": self._ends, **self._suppressed}
+        if self.start_id is None:
+            results = self._model.generate_tokens(
+                _words(source.ids), max_length=limit, min_length=minimum, **options
+            )
+        else:
+            results = self._model.generate_tokens(
+                _words(source.ids),
+                self._target(source),
+                max_decoding_length=limit + skipped,
+                min_decoding_length=minimum + skipped,
+                max_input_length=0,
+                **options,
+            )
+        for result in results:
+            if skipped:
+                skipped -= 1
+                continue
+            yield Token(result.token_id)
+            if result.token_id in self.end_ids:
+                break
+        results.close()
+
+    def _try_out(self, model: Any) -> None:
+        """Generate a token."""
+        if self.start_id is None:
+            model.generate_batch([["0"]], max_length=1)
+        else:
+            model.translate_batch([["0"]], [["0"]], max_decoding_length=1)
+
+    def _limits(self, source: Source) -> tuple[int, int]:
+        """Return the maximum and the minimum number of new tokens."""
+        limit = source.options.get("max_new_tokens", self.max_new_tokens)
+        minimum = max(source.options.get("min_new_tokens", 0), self.search.minimum)
+        return limit, min(minimum, limit)
+
+    def _generated(self, batch: Sequence[Source]) -> list[Generated]:
+        """Return the hypotheses of a batch of sources, those of equal limits together.
+
+        So are prompts of equal lengths: of longer ones, CTranslate2 would read the last tokens one by one.
+        """
+        groups = collections.defaultdict[Any, list[int]](list)
+        found: dict[int, Generated] = {}
+        for place, source in enumerate(batch):
+            if source.ids:
+                prompt = len(source.ids) if self.start_id is None else 0
+                groups[*self._limits(source), len(source.prefix_ids), prompt].append(place)
+            else:
+                found[place] = self._padded([], [])
+        for (limit, minimum, prefix, _), places in groups.items():
+            hypotheses = self._hypotheses([batch[place] for place in places], limit, minimum, prefix)
+            found |= dict(zip(places, hypotheses, strict=True))
+        return [found[place] for place in range(len(batch))]
+
+    def _hypotheses(
+        self, sources: Sequence[Source], limit: int, minimum: int, prefix: int
+    ) -> list[Generated]:
+        """Return the hypotheses of sources of equal limits, whose prefixes have `prefix` tokens.
+
+        Tokens that must not be generated, such as padding, are suppressed only where they were generated: CTranslate2
+        leaves them out of the distribution, so that its scores, and with them its beams, would not be the model's.
+        """
+        best = self._searched(sources, limit, minimum, prefix, {})
+        wrong = [row for row, (rows, _) in enumerate(best) if not self._never.isdisjoint(chain(*rows))]
+        if wrong:
+            others = self._searched([sources[row] for row in wrong], limit, minimum, prefix, self._suppressed)
+            best = [*best]
+            for row, hypotheses in zip(wrong, others, strict=True):
+                best[row] = hypotheses
+        found = [self._padded(*hypotheses) for hypotheses in best]
+        if minimum:  # the probabilities of end tokens were left out
+            scored = [
+                Scored(source, generated.ids[0, : generated.lengths[0]].tolist())
+                for source, generated in zip(sources, found, strict=True)
+            ]
+            for generated, scores in zip(found, self._scored(scored), strict=True):
+                generated.scores[0] = scores.sum()
+        return found
+
+    def _searched(
+        self,
+        sources: Sequence[Source],
+        limit: int,
+        minimum: int,
+        prefix: int,
+        suppressed: Mapping[str, Any],
+    ) -> list[tuple[list[list[int]], np.ndarray]]:
+        """Return the ids of the best hypotheses of each source, and their log-probabilities."""
+        arguments = {
+            "end_token": self._ends,
+            **suppressed,
+            **self.search.arguments(limit),
+            "return_scores": True,
+            "return_end_token": True,
+        }
+        words = [_words(source.ids) for source in sources]
+        if self.start_id is None:
+            results = self._model.generate_batch(
+                words, max_length=limit, min_length=minimum, include_prompt_in_result=False, **arguments
+            )
+            sequences = [result.sequences for result in results]
+        else:
+            results = self._model.translate_batch(
+                words,
+                [self._target(source) for source in sources],
+                max_decoding_length=limit + prefix,
+                min_decoding_length=minimum + prefix,
+                max_input_length=0,
+                **arguments,
+            )
+            sequences = [result.hypotheses for result in results]
+        found = []
+        for result, of_row in zip(results, sequences, strict=True):
+            ids = [[int(word) for word in each[prefix:]] for each in of_row]
+            places, sums = self.search.best([*map(len, ids)], result.scores)
+            found.append(([ids[place] for place in places], sums))
+        return found
+
+    def _padded(self, rows: Sequence[Sequence[int]], scores: Iterable[float]) -> Generated:
+        """Return hypotheses, of which there may be fewer than are returned."""
+        count = self.num_return
+        ids = np.full((count, self.max_new_tokens), self.padding_value, np.int32)
+        lengths, sums = np.zeros(count, np.int32), np.full(count, -np.inf, np.float32)
+        for place, (row, score) in enumerate(zip(rows, scores, strict=True)):
+            ids[place, : len(row)], lengths[place], sums[place] = row, len(row), score
+        if not rows:
+            sums[0] = 0
+        return Generated(ids, lengths, sums)
+
+    def _scored(self, batch: Sequence[Scored]) -> list[np.ndarray]:
+        """Return the log-probabilities (T,) of the targets of a batch."""
+        skipped = []
+        if self.start_id is None:
+            rows = [_words([*each.source.ids, *each.target_ids]) for each in batch]
+            results = self._model.score_batch(rows, max_input_length=0)
+            skipped = [len(each.source.ids) - 1 for each in batch]
+        else:
+            targets = [
+                [*self._target(each.source), *_words(self._without_end(each.target_ids))] for each in batch
+            ]
+            results = self._model.score_batch(
+                [_words(each.source.ids) for each in batch], targets, max_input_length=0
+            )
+            skipped = [len(each.source.prefix_ids) for each in batch]
+        return [
+            np.array(result.log_probs[first : first + len(each.target_ids)], np.float32)
+            for result, each, first in zip(results, batch, skipped, strict=True)
+        ]
+
+    def _without_end(self, target_ids: Sequence[int]) -> Sequence[int]:
+        """Return a target without its end token, which CTranslate2 adds."""
+        ends = bool(target_ids) and target_ids[-1] == self.end_id
+        return target_ids[:-1] if ends else target_ids
+
+    def _target(self, source: Source) -> list[str]:
+        """Return the start token and the prefix of a source."""
+        start = self.start_id if source.start_id is None else source.start_id
+        assert start is not None  # of an encoder–decoder
+        return _words([start, *source.prefix_ids])
+
+
+def _words(ids: Sequence[int]) -> list[str]:
+    return [str(int(id_)) for id_ in ids]

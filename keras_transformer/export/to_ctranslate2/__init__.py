@@ -1,0 +1,1 @@
+"""Convert pipelines to models of CTranslate2."""

@@ -1,0 +1,183 @@
+"""Exports of encoders and of Whisper for CTranslate2: outputs of the pipeline, and what is rejected by name."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer_serving as serving
+from keras_transformer import export, layers, models, pipelines, relations
+from keras_transformer.export.to_ctranslate2 import target
+from keras_transformer.export.to_ctranslate2.heads import head_of
+from keras_transformer.export.to_ctranslate2.speech import speech_of
+from keras_transformer.generation import BannedWords, MinNewTokens
+from keras_transformer_serving.ctranslate2_engines import heads, whisper
+from keras_transformer_serving.model import Model
+from tests.laws import pipelines as rows
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+
+TEXTS = ["a b", "", "ñandú ☃", "ab cd ef gh ij"]
+
+
+def exported(pipeline, folder, precisions=("float32",)):
+    return export.bundle(pipeline, folder / "it", targets=["ctranslate2"], precisions=precisions, say=str)
+
+
+@pytest.mark.slow
+def test_a_classifier_is_compared_and_loaded(tmp_path):
+    pipeline = rows.classify(labels=rows.LABELS, **rows.WINDOW)
+    folder = exported(pipeline, tmp_path)
+    report = serving.verify(folder)["ctranslate2"]["graphs"]["forward"]
+    assert report["rows"] == 16
+    assert 0 < report["largest_difference"] < 1e-5
+    served = serving.load(folder, workers=2)
+    texts = [*TEXTS, rows.LONG]
+    assert served(texts, batch_size=2) == pipeline(texts)
+    np.testing.assert_allclose(served.scores(texts), pipeline.scores(texts), atol=1e-5)
+    assert [*map(len, (served.engine.inputs, served.engine.outputs))] == [3, 2]
+    card = (folder / "README.md").read_text()
+    assert "`ctranslate2.Encoder` loads the folder `ctranslate2`" in card
+    # CTranslate2 alone gives the hidden states.
+    ids = np.array([[3, 70, 71, 2]])
+    plain = ctranslate2.Encoder(str(folder / "ctranslate2"))
+    hidden = np.array(plain.forward_batch(ids.tolist(), token_type_ids=[[0] * 4]).last_hidden_state)
+    np.testing.assert_allclose(hidden, pipeline.encoder(ids), atol=1e-5)
+
+
+def test_padding_between_tokens_is_rejected(tmp_path):
+    pipeline = rows.embed()
+    target.CTranslate2().write(pipeline, tmp_path)
+    files, config = serving.PartFiles.of_folder(tmp_path), pipeline.export_config()
+    served = Model(serving.ServedCTranslate2.engine(files, config, serving.EngineOptions()), config)
+    ids = np.array([[3, 70, 2]])
+    expected = served.run(input_ids=ids)
+    for mask, row in (([[0, 1, 1]], ids), ([[1, 1, 1]], np.array([[3, served.config["pad_id"], 2]]))):
+        with pytest.raises(ValueError, match="`attention_mask` must be 1 for the first tokens of a row"):
+            served.run(input_ids=row, attention_mask=mask)
+    padded = served.run(input_ids=np.pad(ids, ((0, 1), (0, 2))), attention_mask=[[1, 1, 1, 0, 0], [0] * 5])
+    np.testing.assert_allclose(padded["pooled"][:1], expected["pooled"], atol=1e-6)
+    assert not padded["last_hidden_state"][:, 3:].any()
+    assert not padded["pooled"][1].any()
+
+
+ENCODERS = {
+    "pre-norm": {"normalization": "pre", "activation": "silu"},
+    "sandwich": {"normalization": "sandwich", "activation": "relu"},
+    "shared blocks": {"shared_blocks": True, "num_layers": 3},
+    "no segments": {"num_segments": 0, "activation": "gelu_tanh"},
+    "one segment": {"num_segments": 1, "epsilon": 1e-3},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_equal_the_pipeline(name, tmp_path):
+    pipeline = pipelines.Embedding(rows.bert(**ENCODERS[name]), rows.BYTES)
+    served = serving.load(exported(pipeline, tmp_path))
+    np.testing.assert_allclose(served(TEXTS), pipeline(TEXTS), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_precisions_of_encoders_are_models_of_their_own(tmp_path):
+    folder = exported(rows.embed(), tmp_path, None)
+    assert {*serving.verify(folder)["ctranslate2"]["precisions"]} == {"float16", "int8"}
+    assert len(serving.load(folder, precision="int8", threads=1)(TEXTS)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"constraints": [BannedWords([[65], [66], [200]])]}])
+def test_speech_equals_the_pipeline(options, tmp_path):
+    pipeline = rows.transcribe("greedy", long_audio="split", **options)
+    folder = exported(pipeline, tmp_path, None)
+    assert {*serving.verify(folder)["ctranslate2"].get("precisions", {})} <= {"float16", "int8"}
+    served, audio = serving.load(folder, workers=2), [*rows.AUDIO, np.tile(rows.AUDIO[0], 3)]
+    assert served(audio, batch_size=2) == pipeline(audio)
+    assert 'model("speech.wav")' in (folder / "README.md").read_text()
+    # CTranslate2 alone, with tokens for the ids.
+    vocabulary = json.loads((folder / "ctranslate2" / "vocabulary.json").read_text())
+    assert (vocabulary.index("<|startoftranscript|>"), vocabulary.index("<|notimestamps|>")) == (
+        pipeline.model.start_id,
+        71,
+    )
+
+
+@pytest.mark.slow
+def test_languages_equal_the_pipeline(tmp_path):
+    pipeline = rows.transcribe_languages(prefix_ids=[92])
+    served, audio = serving.load(exported(pipeline, tmp_path)), [*rows.AUDIO]
+    for options in ({}, {"language": ["es", "", "fr"], "task": "translate"}, {"language": "en"}):
+        assert served.transcripts(audio, **options) == pipeline.transcripts(audio, **options)
+
+
+def test_features_equal_the_layer():
+    pipeline = rows.transcribe("greedy")
+    audio = np.random.default_rng(0).normal(0, 0.1, (2, 2000)).astype("float32")
+    padded = np.pad(audio, ((0, 0), (0, pipeline.model.max_samples - 2000)))
+    expected = keras.ops.convert_to_numpy(pipeline.model.features(padded))
+    np.testing.assert_allclose(whisper.log_mel(audio, speech_of(pipeline)), expected, atol=1e-5)
+    longer = np.concatenate([padded, audio], axis=1)
+    np.testing.assert_allclose(whisper.log_mel(longer, speech_of(pipeline)), expected, atol=1e-5)
+
+
+ACTIVATIONS = ("linear", "relu", "gelu", "silu", "tanh", "sigmoid")
+
+
+def test_heads_equal_the_model():
+    dense = [keras.layers.Dense(4, activation) for activation in ACTIVATIONS]
+    dense.append(keras.layers.Dense(4, layers.feed_forward.activation_function("gelu_tanh"), use_bias=False))
+    others = [keras.layers.Dropout(0.5), keras.layers.LayerNormalization(), keras.layers.RMSNormalization()]
+    poolings = ("mean", "first", "last", "max", "mean_sqrt_length", "weighted_mean", "pooler")
+    model = rows.bert(head=lambda encoder: models.SentenceEncoder(encoder, poolings, [*dense, *others]))
+    pipeline = pipelines.Embedding(model, rows.BYTES, truncate_dim=3)
+    hidden = np.random.default_rng(0).normal(0, 2, (2, 3, 8)).astype("float32")
+    mask = np.array([[True] * 3, [True, False, False]])
+    hidden[~mask] = 0
+    found = heads.head_outputs(head_of(pipeline), hidden, mask)
+    vectors = model.embed(
+        keras.ops.convert_to_tensor(hidden), {"token_ids": np.where(mask, 70, rows.BYTES.pad_id)}
+    )
+    expected = keras.ops.convert_to_numpy(vectors)[:, :3]
+    np.testing.assert_allclose(found["pooled"], expected, atol=1e-5)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found["sentence_embedding"], expected / lengths, atol=1e-5)
+
+
+def embed(head=(), **options):
+    return pipelines.Embedding(
+        rows.bert(head=lambda encoder: models.SentenceEncoder(encoder, head=head), **options), rows.BYTES
+    )
+
+
+UNSUPPORTED = {
+    "a head of dense layers and norms. Received: a BatchNormalization": lambda: embed(
+        [keras.layers.BatchNormalization()]
+    ),
+    "the activation relu, gelu.*Received: elu": lambda: embed([keras.layers.Dense(2, "elu")]),
+    "embeddings of the size of the hidden states. Received: embedding_dim=4": lambda: embed(embedding_dim=4),
+    "the relation Full": lambda: embed(relation=relations.SlidingWindow(3, 3)),
+    "one of Transformer.*Received: a ModernBERT": lambda: pipelines.Embedding(
+        models.ModernBERT(rows.BYTES.vocabulary_size, 1, 2, 8, 8, pad_id=rows.BYTES.pad_id), rows.BYTES
+    ),
+    "one of Transformer.*Received: a GPTClassifier": rows.classify_by_gpt,
+    "one of Transformer.*Received: a EncoderDecoderClassifier": rows.classify_by_bart,
+    "`generation` must be greedy search for speech in CTranslate2. Received: 'beam'": rows.transcribe,
+    "BannedWords of one token each.*Received: BannedWords of several tokens": lambda: rows.transcribe(
+        "greedy", constraints=[BannedWords([[65], [66, 67]])]
+    ),
+    "BannedWords of one token each.*Received: MinNewTokens": lambda: rows.transcribe(
+        "greedy", constraints=[MinNewTokens(2)]
+    ),
+    r"`prefix_ids` must end with the id.*Received: prefix_ids=\[\]": lambda: rows.transcribe(
+        "greedy", prefix_ids=[]
+    ),
+    r"`prefix_ids` must end with the id.*Received: prefix_ids=\[70\]": rows.transcribe_languages,
+}
+
+
+@pytest.mark.parametrize("message", UNSUPPORTED)
+def test_unsupported_models_are_rejected_before_a_file_is_written(message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        exported(UNSUPPORTED[message](), tmp_path)
+    assert not [*tmp_path.iterdir()]
