@@ -5,6 +5,7 @@ make reference-tables
 
 import argparse
 import functools
+import html
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,11 +29,20 @@ _PROTOCOLS = {
 Rows = dict[str, str]
 
 
+def cell_text(text: str) -> str:
+    """Return a text as a cell of a table; code with a bar is written so that GitHub and the site show the same."""
+
+    def code(match: re.Match[str]) -> str:
+        return f"<code>{html.escape(match[1], quote=False).replace('|', '&#124;')}</code>"
+
+    return re.sub(r"`([^`|]*\|[^`]*)`", code, text).replace("|", r"\|")
+
+
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in Markdown."""
 
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+        return "| " + " | ".join(map(cell_text, cells)) + " |"
 
     header = list(header)
     return "\n".join([line(header), "|" + "---|" * len(header), *map(line, rows)])
