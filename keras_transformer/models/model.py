@@ -110,6 +110,15 @@ class Model(Configured, keras.Model):
         finally:
             self._maybe_reset_call_context()
 
+    def stateless_call(
+        self, trainable_variables: Any, non_trainable_variables: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call the model with values of its variables, as Keras does on JAX; the outputs have their masks."""
+        # Keras calls `call`, which sets no mask.
+        results = super().stateless_call(trainable_variables, non_trainable_variables, *args, **kwargs)
+        self._set_mask_metadata(args[0] if args else kwargs["inputs"], results[0], None)
+        return results
+
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Return the Keras mask of each output that has the tokens' axes, False for padding; None without a mask.
 

@@ -185,7 +185,8 @@ def quality_of(folder: str | os.PathLike[str]) -> str:
     if not file.is_file():
         return ""
     report = files.read_json(file)
-    examples = f"{report['counts'][report['evaluated_on']]:,} {report['evaluated_on']} examples"
+    count, split = report["counts"][report["evaluated_on"]], report["evaluated_on"]
+    examples = f"{count:,} {split} example{'s' * (count != 1)}"
     return f"At the end of its training, its scores on {examples} were: {_scores(report)}."
 
 

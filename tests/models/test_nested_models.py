@@ -209,6 +209,39 @@ def test_losses_and_metrics_of_keras_skip_padding(columns):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+DECODERS = {
+    "GPT": lambda: models.GPT(20, **SIZES, pad_id=0),
+    "GPTClassifier": lambda: models.GPTClassifier(models.GPT(20, **SIZES, pad_id=0), 2),
+    "MaskedLanguageModel": lambda: models.MaskedLanguageModel(bert()),
+    "Transformer": lambda: models.Transformer(20, **SIZES),
+    "T5": lambda: models.T5(20, 1, 2, 8, 16, dropout=0.0),
+}
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", DECODERS)
+def test_training_and_evaluation_of_decoders_skip_padding(name):
+    """On JAX, the steps of Keras do not call a model, but its `call`."""
+    labels = np.where(IDS == 0, 0, (IDS + LABELS) % 20)
+    results = []
+    for columns in (0, 2):
+        ids, targets = (np.pad(array, [[0, 0], [0, columns]]) for array in (IDS, labels))
+        keras.utils.set_random_seed(0)
+        model = DECODERS[name]()
+        inputs = {"source_ids": ids, "target_ids": ids} if "source_ids" in model.input_specs() else ids
+        has_classes = name == "GPTClassifier"
+        loss, y = (
+            ({"classes": LOSS, "tokens": LOSS}, {"classes": np.array([0, 1]), "tokens": targets})
+            if has_classes
+            else (LOSS, targets)
+        )
+        model.compile("sgd", loss, jit_compile=False)
+        losses = [model.evaluate(inputs, y, verbose=0), model.test_on_batch(inputs, y)]
+        losses += model.fit(inputs, y, verbose=0).history["loss"]
+        results.append(np.concatenate([np.ravel(each)[:1] for each in losses]))
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
 def test_a_loss_that_ignores_labels_counts_nothing_twice():
     model = models.GPT(20, **SIZES)
     model.compile(loss=LabelSmoothedCrossentropy(0.0))
