@@ -30,7 +30,7 @@ from keras_transformer_cli.output import (
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_positive_integer, renamed
 from keras_transformer_options.files import check_quickstart, checked_file, checked_model_name
-from keras_transformer_options.metrics import METRICS
+from keras_transformer_options.metrics import EVALUATED, METRICS
 from keras_transformer_options.task_options import TableOptions, column
 from keras_transformer_options.tasks import DIRECTIONS, checked_direction
 
@@ -132,6 +132,9 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.data is None:
         checked_direction(options.dataset, options.direction)
     folders.check_pipelines("path", [options.path], exports=True)
+    name, generates = folders.pipeline_of(options.path)
+    if name is not None and not generates:
+        _check_evaluated(name, options)
     load_libraries()
     from keras_transformer import data, pipelines
     from keras_transformer.recipes.translate import translation_data
@@ -174,20 +177,24 @@ def _loaded(path: str) -> tuple[Any, bool]:
     return serving.load(path), False
 
 
-def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
-    """Print the metrics of a pipeline that does not generate, as the report of its training."""
-    from keras_transformer.recipes import evaluation
-
-    name = pipeline.config["pipeline"]
-    if name not in evaluation.EVALUATED:
+def _check_evaluated(name: str, options: argparse.Namespace) -> None:
+    """Raise a ValueError if a pipeline that does not generate has no metrics, or not with these options."""
+    if name not in EVALUATED:
         raise ValueError(
-            f"`path` must be a pipeline that generates, or one of {', '.join(evaluation.EVALUATED)}. "
+            f"`path` must be a pipeline that generates, or one of {', '.join(EVALUATED)}. "
             f"Received: {options.path}, a {name}"
         )
     check(options.data is not None, f"name files of examples for a {name}", data=options.data)
     for option in ("metrics", "direction", "long_texts"):
         value = getattr(options, option)
         check(value is None, f"be None for a {name}", **{option: value})
+
+
+def _show_metrics(pipeline: Any, options: argparse.Namespace) -> None:
+    """Print the metrics of a pipeline that does not generate, as the report of its training."""
+    from keras_transformer.recipes import evaluation
+
+    _check_evaluated(pipeline.config["pipeline"], options)
     with renamed(paths="data"):
         metrics = evaluation.evaluate(
             pipeline,

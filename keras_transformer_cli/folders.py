@@ -4,10 +4,12 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 from keras_transformer_options.files import is_hub_id
 
 _CONFIG, _EXPORT, _MODULES = "config.json", "manifest.json", "modules.json"
+_GENERATION = "generation_config.json"  # of pipelines that generate, and of their exports
 
 
 def check_pipelines(argument: str, folders: Iterable[str | None], exports: bool = False) -> None:
@@ -33,6 +35,14 @@ def check_pipelines(argument: str, folders: Iterable[str | None], exports: bool 
             if path.is_dir():
                 reason = "an export" if is_export else f"which has no {_CONFIG}"
             raise FileNotFoundError(f"`{argument}` must be {expected}. Received: {folder}, {reason}")
+
+
+def pipeline_of(folder: str) -> tuple[str | None, bool]:
+    """Return the class of a pipeline, run or export by its files, None if they do not say, and whether it generates."""
+    path = pathlib.Path(folder)
+    path = path if (path / _CONFIG).is_file() else path / "pipeline"
+    name = _config(path).get("pipeline")
+    return (name if isinstance(name, str) else None), (path / _GENERATION).is_file()
 
 
 def check_export(argument: str, folder: str) -> None:
@@ -89,11 +99,16 @@ def check_outside(argument: str, path: str | os.PathLike[str], folder: str) -> N
 
 def _is_pipeline(path: pathlib.Path) -> bool:
     """Return whether a folder is a saved pipeline, by its `config.json`."""
+    return "pipeline" in _config(path)
+
+
+def _config(path: pathlib.Path) -> dict[str, Any]:
+    """Return the `config.json` of a folder, without fields if there is none, or it is damaged."""
     try:
         config = json.loads((path / _CONFIG).read_bytes())
     except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "pipeline" in config
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def check_new(argument: str, path: str | None) -> None:

@@ -8,3 +8,14 @@ METRICS = {
     "rougeL": "F1 of their longest common subsequence: the mean over summaries",
 }
 """A description of each metric, by name."""
+
+EVALUATED = {
+    "TextClassification": "classify",
+    "ImageClassification": "classify",
+    "TokenClassification": "tag",
+    "QuestionAnswering": "answer",
+    "Reranking": "rerank",
+    "SpeechToText": "speech",
+    "Embedding": None,
+}
+"""The pipelines that do not generate and are evaluated, with the tasks whose metrics they have."""

@@ -318,6 +318,29 @@ def test_the_command_prints_the_metrics(reviews, tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "FillMask",
+            "--data x.tsv",
+            "`path` must be a pipeline that generates, or one of TextClassification",
+        ),
+        ("Embedding", "", "`--data` must name files of examples for a Embedding"),
+        ("Reranking", "--data x.tsv --metrics bleu", "`--metrics` must be None for a Reranking"),
+    ],
+)
+def test_a_pipeline_that_is_not_evaluated_is_rejected_before_it_is_loaded(
+    name, options, message, tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "run" / "pipeline"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"pipeline": name}))
+    monkeypatch.delattr(commands, "load_libraries")
+    assert commands.main(["evaluate", str(tmp_path / "run"), *options.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_folder_raises_an_error_with_the_pattern_of_its_files(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("a text")

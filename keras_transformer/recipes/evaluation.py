@@ -9,20 +9,9 @@ import numpy as np
 
 from keras_transformer import data
 from keras_transformer_options.arguments import ArgumentError, check
+from keras_transformer_options.metrics import EVALUATED
 from keras_transformer_options.task_options import TASKS
 from keras_transformer_serving.closeness import rank_correlation
-
-_EMBEDDING = "Embedding"
-_TASKS = {
-    "TextClassification": "classify",
-    "ImageClassification": "classify",
-    "TokenClassification": "tag",
-    "QuestionAnswering": "answer",
-    "Reranking": "rerank",
-    "SpeechToText": "speech",
-}
-EVALUATED = (*_TASKS, _EMBEDDING)
-"""The pipelines that `evaluate` takes."""
 
 
 def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, float]:
@@ -46,17 +35,18 @@ def evaluate(pipeline: Any, paths: Sequence[Any], **options: Any) -> dict[str, f
     options = {name: value for name, value in options.items() if value is not None}
     config = pipeline.config
     name = config["pipeline"]
-    if name == _EMBEDDING:
+    task = EVALUATED[name]
+    if task is None:
         known = {*inspect.signature(data.read_examples).parameters}
     else:
-        recipe_class = TASKS[_TASKS[name]]
+        recipe_class = TASKS[task]
         known = {field.name for field in dataclasses.fields(recipe_class)}
     for option, value in options.items():
         if option not in known:
             raise ArgumentError(
                 "{} must be None for the files of a {pipeline!s}", option, pipeline=name, **{option: value}
             )
-    if name == _EMBEDDING:
+    if task is None:
         return {
             "spearman": _similarity(pipeline, data.read_examples(paths, **{"columns": [0, 1, 2], **options}))
         }
