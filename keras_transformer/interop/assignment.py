@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.memory import quick_collections
 from keras_transformer.models.model import flatten_layers
 
-INT8 = "int8"
+INT8, INT4 = "int8", "int4"
 # Of matrices; activations stay floats.
 QUANTIZATION = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
 Scales = Mapping[int, tuple[Any, int]]
@@ -55,16 +55,77 @@ def values_of(weight: Any, scales: Scales) -> np.ndarray:
     return values / np.expand_dims(ops.convert_to_numpy(ops.cast(scale, "float32")), axis)
 
 
-def check_dequantizable(model: keras.Model) -> None:
-    """Raise a ValueError if a layer is quantized otherwise than `scales_of` describes, or also has an adapter."""
-    for layer in flatten_layers(model):
+def in_floats(model: keras.Model) -> keras.Model:
+    """Return a copy of a model whose int4 matrices are dequantized, or the model itself if it has none.
+
+    Raises:
+        ValueError: if a layer is quantized in another mode than int8 or int4, or also has an adapter.
+    """
+    layers, scales = [model, *flatten_layers(model)], scales_of(model)
+    for layer in layers:
         mode = layer.quantization_mode
-        if mode not in (None, INT8) or (mode and getattr(layer, "lora_enabled", False)):
-            adapted = " with an adapter" if mode == INT8 else ""
+        if mode not in (None, INT8, INT4) or (mode and getattr(layer, "lora_enabled", False)):
+            adapted = " with an adapter" if mode in (INT8, INT4) else ""
             raise ValueError(
-                f"`model` must have matrices in floats, or in int8 without adapters. "
+                f"`model` must have matrices in floats, or in int8 or int4 without adapters. "
                 f"Received: the layer {layer.path} in {mode}{adapted}"
             )
+    if all(layer.quantization_mode != INT4 for layer in layers):
+        return model
+    copy = type(model).from_config(_without_quantization(model.get_config()))
+    for layer, other in zip(layers, [copy, *flatten_layers(copy)], strict=True):
+        if layer.quantization_mode == INT4:
+            for name, values in _of_int4(layer).items():
+                getattr(other, name).assign(values)
+        elif layer.quantization_mode == INT8:
+            for name in ("kernel", "embeddings", "reverse_embeddings", "bias"):
+                if getattr(other, name, None) is not None:
+                    getattr(other, name).assign(values_of(getattr(layer, name), scales))
+        else:
+            for weight, target in zip(_own_weights(layer), _own_weights(other), strict=True):
+                target.assign(weight)
+    return copy
+
+
+def _of_int4(layer: Any) -> dict[str, np.ndarray]:
+    """Return the matrices of an int4 layer, dequantized, and its bias, by name."""
+    if isinstance(layer, keras.layers.Dense):
+        bias = {} if layer.bias is None else {"bias": ops.convert_to_numpy(layer.bias)}
+        return {"kernel": _of_groups(layer, "kernel", layer.kernel, 0), **bias}
+    found = {"embeddings": _of_groups(layer, "embeddings", layer.embeddings, 1)}
+    if not getattr(layer, "tie_weights", True):
+        packed = layer.reverse_embeddings
+        unpacked = keras.quantizers.unpack_int4(packed, layer.output_dim, axis=0)
+        found["reverse_embeddings"] = _of_groups(layer, "reverse_embeddings", unpacked, 0)
+    return found
+
+
+def _of_groups(layer: Any, name: str, integers: Any, axis: int) -> np.ndarray:
+    """Return integers times their scales, which cover the axis, or groups of it with a zero point each."""
+    values, scale = (
+        ops.convert_to_numpy(each).astype("float32") for each in (integers, getattr(layer, f"{name}_scale"))
+    )
+    zero = getattr(layer, f"{name}_zero", None)
+    if zero is None:
+        return values / np.expand_dims(scale, axis)
+    groups = ops.convert_to_numpy(layer.g_idx).astype("int32")
+    zeros = ops.convert_to_numpy(zero).astype("float32")
+    return (values - np.take(zeros, groups, axis)) * np.take(scale, groups, axis)
+
+
+def _without_quantization(config: Any) -> Any:
+    """Return a config of a model, in which those of its parts stand, without their "quantization"."""
+    if isinstance(config, list | tuple):
+        return type(config)(map(_without_quantization, config))
+    if not isinstance(config, dict):
+        return config
+    return {name: _without_quantization(value) for name, value in config.items() if name != "quantization"}
+
+
+def _own_weights(layer: Any) -> list[Any]:
+    """Return the weights of a layer without those of its sublayers."""
+    others = {id(weight) for each in flatten_layers(layer) for weight in each.weights}
+    return [weight for weight in layer.weights if id(weight) not in others]
 
 
 def assign(weight: Any, values: np.ndarray, scales: Scales) -> None:

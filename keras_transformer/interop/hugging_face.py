@@ -16,7 +16,7 @@ from keras_transformer.interop.architecture import Architecture, Parameter
 from keras_transformer.interop.assignment import (
     INT8,
     QUANTIZATION,
-    check_dequantizable,
+    in_floats,
     quantize_weights,
     scales_of,
 )
@@ -217,7 +217,7 @@ def write_model(model: keras.Model, folder: pathlib.Path, model_type: str | None
         known = sorted({architecture.model.__name__ for architecture in ALL})
         raise ValueError(f"`model` must be of a class among {known}. Received: a {type(model).__name__}")
     architecture, config = _supporting(model, model_type)
-    check_dequantizable(model)
+    model = in_floats(model)
     scales = scales_of(model)
     tensors = {name: parameter.write(scales) for name, parameter in architecture.parameters(model)}
     files.write_json(folder / CONFIG, config)

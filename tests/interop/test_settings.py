@@ -7,6 +7,7 @@ import json
 import pathlib
 import warnings
 
+import keras
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from keras_transformer.interop.tensors import tensors_of
 from keras_transformer.models import (
     BERT,
     GPT,
+    T5,
+    Llama,
     MaskedLanguageModel,
     ModernBERT,
     Pretraining,
@@ -26,6 +29,7 @@ from keras_transformer.models import (
     TokenClassifier,
     ViT,
 )
+from keras_transformer.models.model import flatten_layers
 from tests import arrays
 from tests.random_weights import randomise
 
@@ -103,10 +107,31 @@ def test_int8_weights_are_dequantized_when_they_are_written(make, tmp_path):
     np.testing.assert_allclose(interop.from_hugging_face(folder)(inputs), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("block_size", [4, -1], ids=["groups", "channels"])
+@pytest.mark.parametrize("make", [lambda: Llama(40, **SIZES, end_id=3, tied=False),
+                                  lambda: MaskedLanguageModel(BERT(40, **SIZES, max_length=16)),
+                                  lambda: T5(40, **SIZES, pad_id=0, start_id=0, end_id=3, tied=False)],
+                         ids=["Llama", "BERT", "T5"])  # fmt: skip
+def test_int4_weights_are_dequantized_when_they_are_written(make, block_size, tmp_path):
+    model = randomised(make())
+    inputs = {"source_ids": IDS, "target_ids": IDS} if isinstance(model, T5) else IDS
+    config = keras.quantizers.Int4QuantizationConfig(block_size=block_size, activation_quantizer=None)
+    for layer in flatten_layers(model):
+        if isinstance(layer, keras.layers.Dense | keras.layers.Embedding):
+            mode = "int8" if layer.name == "query" else "int4"
+            layer.quantize(mode, config=assignment.QUANTIZATION if mode == "int8" else config)
+    expected = ops.convert_to_numpy(model(inputs))
+    folder = interop.to_hugging_face(model, tmp_path / "model")
+    np.testing.assert_allclose(interop.from_hugging_face(folder)(inputs), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_matrices_in_another_quantization_are_rejected(tmp_path):
     model = GPT(40, **SIZES, max_length=16, end_id=3)
-    model.quantize("int4", filters="hidden")
-    with pytest.raises(ValueError, match=r"in int8 without adapters\. Received: the layer .*hidden in int4"):
+    model.quantize("float8", filters="hidden")
+    with pytest.raises(
+        ValueError, match=r"or int4 without adapters\. Received: the layer .*hidden in float8"
+    ):
         interop.to_hugging_face(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
