@@ -9,7 +9,7 @@ import { concatenated } from "./text/tokenizer.js";
 
 /** ONNX Runtime: the module `onnxruntime-node` or `onnxruntime-web`. */
 export type Runtime = typeof import("onnxruntime-common");
-export type Precision = "float32" | "float16" | "int8";
+export type Precision = "float32" | "float16" | "int8" | "int4";
 export type Feeds = Record<string, Tensor>;
 
 /** The tensors of a graph, an entry of "signatures" in `parity.json`. */
@@ -34,7 +34,7 @@ export class Sessions {
     private readonly precision: Precision,
     private readonly options: InferenceSession.SessionOptions,
   ) {
-    const known = ["float32", "float16", "int8"].includes(precision);
+    const known = ["float32", "float16", "int8", "int4"].includes(precision);
     if (!known || !(precision === "float32" || Object.keys(signatures).some((name) => bundle.has(this.file(name))))) {
       const reason = bundle.whyLeftOut(precision);
       throw new Error(

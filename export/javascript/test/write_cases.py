@@ -278,7 +278,12 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Call]]] = {
     ),
     "generation": (
         writer,
-        [*calls(PROMPTS), *calls(PROMPTS[:3], max_new_tokens=3), *calls([TOO_LONG], truncate=True)],
+        [
+            *calls(PROMPTS),
+            *calls(PROMPTS[:3], max_new_tokens=3),
+            *calls([TOO_LONG], truncate=True),
+            Call((PROMPTS,), {"errors": "return"}, precision="int4"),
+        ],
     ),
     "generation, sample": (
         lambda: writer(sampler=Sample(0.8, seed=7)),
