@@ -22,6 +22,9 @@ _FUNCTIONS = {
         (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy),
     )
 }
+# Losses of probabilities that cannot be told that the outputs are logits.
+_OF_PROBABILITIES = (keras.losses.Dice, keras.losses.KLDivergence, keras.losses.Tversky)
+_FUNCTIONS_OF_PROBABILITIES = (keras.losses.dice, keras.losses.kl_divergence, keras.losses.tversky)
 
 
 def check_losses(model: Any) -> None:
@@ -30,14 +33,17 @@ def check_losses(model: Any) -> None:
         return
     for path, loss in keras.tree.flatten_with_path(getattr(model, "loss", None)):
         found = keras.losses.get(loss) if loss is not None else None
-        name = _FUNCTIONS.get(found) if callable(found) and not isinstance(found, keras.losses.Loss) else None
+        is_function = callable(found) and not isinstance(found, keras.losses.Loss)
+        name, received = _FUNCTIONS.get(found) if is_function else None, ", with from_logits=False"
         if isinstance(found, _FROM_LOGITS) and not found.from_logits:
             name = type(found).__name__
+        if isinstance(found, _OF_PROBABILITIES) or found in _FUNCTIONS_OF_PROBABILITIES:
+            name, received = "CategoricalCrossentropy", ""  # whose gradient is that of KLDivergence
         if name is not None:
             place = "".join(f"[{key!r}]" for key in path)
             raise ValueError(
                 f"`loss` must be of logits: the outputs of {type(model).__name__} are no probabilities. Use "
-                f"keras.losses.{name}(from_logits=True). Received: loss{place}={loss!r}, with from_logits=False"
+                f"keras.losses.{name}(from_logits=True). Received: loss{place}={loss!r}{received}"
             )
 
 

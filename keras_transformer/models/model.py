@@ -169,6 +169,7 @@ class Model(Configured, keras.Model):
         self, x: Any = None, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
     ) -> Any:
         """Evaluate as `keras.Model.evaluate`, with a check of ids and labels unless `check_inputs` is False."""
+        check_losses(self)
         # `fit`, which passes its list of callbacks, has already checked the validation data.
         checked = check_inputs and not isinstance(kwargs.get("callbacks"), keras.callbacks.CallbackList)
         with jax_state.restored(self), inputs_checked(), InputCheck(self).raised() as check:
@@ -197,6 +198,7 @@ class Model(Configured, keras.Model):
         self, x: Any, y: Any = None, *args: Any, check_inputs: bool = True, **kwargs: Any
     ) -> Any:
         """Evaluate as `keras.Model.test_on_batch`, with a check of ids and labels unless `check_inputs` is False."""
+        check_losses(self)
         with _checked_batch(self, x, y, check_inputs):
             return super().test_on_batch(x, y, *args, **kwargs)
 

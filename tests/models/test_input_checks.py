@@ -387,6 +387,17 @@ def test_ragged_datasets_are_not_validated(language_model):
     assert InputCheck(language_model).data(ragged) is ragged
 
 
+@pytest.mark.parametrize("name", ["kl_divergence", "KLDivergence", "Dice", "tversky"])
+def test_losses_without_from_logits_are_rejected(sequence_classifier, name):
+    loss = getattr(keras.losses, name) if name[0].isupper() else name
+    sequence_classifier.compile("sgd", loss() if inspect.isclass(loss) else loss)
+    for run in (sequence_classifier.fit, sequence_classifier.evaluate, sequence_classifier.test_on_batch):
+        with pytest.raises(
+            ValueError, match=r"`loss` must be of logits: the outputs of SequenceClassifier.*logits=True"
+        ):
+            run(IDS, np.eye(3)[CLASSES])
+
+
 @pytest.mark.parametrize("name", ["sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"])
 def test_losses_of_probabilities_are_rejected(name):
     loss = getattr(keras.losses, name) if name[0].isupper() else name
