@@ -50,7 +50,8 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def options(parser: argparse.ArgumentParser) -> Rows:
     """Return the description of each argument of a parser, by its form on the command line."""
-    return dict(map(_row, [action for action in parser._actions if action.dest != "help"]))
+    shown = [each for each in parser._actions if each.dest != "help" and each.help != argparse.SUPPRESS]
+    return dict(map(_row, shown))
 
 
 def _row(action: argparse.Action) -> tuple[str, str]:
