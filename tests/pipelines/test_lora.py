@@ -41,7 +41,6 @@ def test_resumed_training_of_adapters_is_exact(tokenizer, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
 def test_pipeline_and_export_with_adapters_equal_the_merged_model(tokenizer, tmp_path):
     model = adapted(tokenizer)
     pipeline = kt.pipelines.TextGeneration(model, tokenizer, kt.generation.Greedy(), max_new_tokens=8)
