@@ -30,7 +30,8 @@ PAGES = (
     "export/serving/README.md",
 )
 _LINE = re.compile(r"pip install [^`#\n]*\./export/serving[^`#\n]*")
-_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_GUIDES = "docs/own_*.md"  # for the first line; they have none of their own
+_BLOCK = re.compile(r"(<!-- not executed[^\n]*-->\n)?^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SOURCES = ("La casa es azul.", "¿Dónde está la estación?")
 _SECONDS = 600
 
@@ -70,13 +71,24 @@ class Environment:
         return subprocess.Popen(command, cwd=self.folder, env=self._variables)
 
 
-def run_first_programs(environment: Environment, pages: list[pathlib.Path]) -> None:
-    """Run the first program of each page, with one epoch of training."""
-    programs = {block[1]: page for page in pages if (block := _BLOCK.search(page.read_text()))}
-    for number, (program, page) in enumerate(programs.items()):
-        print(f"the first program of {page.relative_to(ROOT)}", flush=True)
-        (environment.folder / f"first{number}.py").write_text(program.replace("epochs=5", "epochs=1"))
-        environment.shell(f"python first{number}.py")
+def program_of(page: pathlib.Path) -> str:
+    """Return the blocks of a page as a program, with one epoch of each training and without the commands of make."""
+    blocks = ["import subprocess"]
+    for is_left_out, language, code in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if not is_left_out and not code.startswith("make"):
+            blocks.append(
+                code if language == "python" else f"subprocess.run({code!r}, shell=True, check=True)"
+            )
+    return re.sub(r"(epochs[= ])\d+", r"\g<1>1", "\n".join(blocks))
+
+
+def run_pages(environment: Environment, pages: list[pathlib.Path]) -> None:
+    """Run the pages and the guides, each different program once."""
+    programs = {program_of(page): page for page in [*pages, *sorted(ROOT.glob(_GUIDES))]}
+    for program, page in programs.items():
+        print(f"the program of {page.relative_to(ROOT)}", flush=True)
+        (environment.folder / f"{page.stem}.py").write_text(program, encoding="utf-8")
+        environment.shell(f"python {page.stem}.py")
     environment.shell("keras-transformer --version && keras-transformer verify export/es-en > /dev/null")
     serve(environment, environment.folder / "export" / "es-en")
 
@@ -140,7 +152,7 @@ def read_published_weights(environment: Environment, _: list[pathlib.Path]) -> N
 
 
 FIRST: dict[str, Callable[[Environment, list[pathlib.Path]], None] | None] = {
-    "pip install -e './export/serving[server]' -e '.[onnx,evaluation,inspection]'": run_first_programs,
+    "pip install -e './export/serving[server]' -e '.[onnx,evaluation,inspection]'": run_pages,
     "pip install -e ./export/serving -e '.[jax]'": train_on_jax,
     "pip install './export/serving[cpu,server,tokenizers]'": serve_the_first_export,
     "pip install './export/serving[cpu,server]'": serve_the_first_export,

@@ -91,7 +91,7 @@ class LiteRt(ExportTarget):
     def card(cls, name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         """Yield how to run the model with this package's engine, and with LiteRT alone."""
         yield "## LiteRT, on phones and other devices\n"
-        yield "In this folder, with `pip install 'keras-transformer-serving[litert,tokenizers]'` and no TensorFlow:\n"
+        yield "In this folder, with `keras-transformer-serving[litert,tokenizers]` and without TensorFlow:\n"
         numpy = "" if serving.reads_text(pipeline.export_config()) else "import numpy\n"
         yield f"```python\n{numpy}import keras_transformer_serving as serving\n"
         yield f'model = serving.load(".", engine="{LITERT}")'

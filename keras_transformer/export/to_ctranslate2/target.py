@@ -72,7 +72,7 @@ class CTranslate2(ExportTarget):
     def card(cls, name: str, pipeline: Any, reports: Mapping[str, Any]) -> Iterator[str]:
         """Yield how to run the model with CTranslate2."""
         yield "## CTranslate2\n"
-        yield "In this folder, with `pip install 'keras-transformer-serving[ctranslate2]'` and no TensorFlow:\n"
+        yield "In this folder, with `keras-transformer-serving[ctranslate2]` and without TensorFlow:\n"
         yield "```python\nimport keras_transformer_serving as serving\n"
         yield f'model = serving.load(".", engine="{cls.name}")'
         config = pipeline.export_config()

@@ -212,7 +212,7 @@ def _python(pipeline: Any, report: Mapping[str, Any], specs: Mapping[str, Any]) 
     yield "## Python, with ONNX Runtime\n"
     texts = serving.reads_text(config)
     extras = "cpu,tokenizers" if texts else "cpu"
-    yield f"In this folder, with `pip install 'keras-transformer-serving[{extras}]'` and no TensorFlow:\n\n```python"
+    yield f"In this folder, with `keras-transformer-serving[{extras}]` and without TensorFlow:\n\n```python"
     numpy = "" if texts or pipeline.generates else "import numpy\n"
     yield f'{numpy}import keras_transformer_serving as serving\n\nmodel = serving.load(".")'
     if pipeline.generates:
