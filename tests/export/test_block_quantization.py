@@ -70,13 +70,28 @@ def test_multiplications_are_close_and_the_last_has_8_bits(rows, columns):
 
 def test_each_block_has_its_own_scale():
     random = np.random.default_rng(0)
-    sizes = np.repeat([1, 100, 0.01, 0], 32)[:, None]
-    hidden, last = random.normal(size=(128, 48)) * sizes, np.eye(48)
+    sizes = np.repeat([1, 100, 0.01, 0], 64)[:, None]
+    hidden, last = random.normal(size=(256, 48)) * sizes, np.eye(48)
     model = quantised(MULTIPLICATIONS, {"hidden": hidden, "last": last})
     for block in range(3):
-        x = np.zeros((1, 128), "float32")
-        x[:, 32 * block : 32 * block + 32] = random.normal(size=32)
+        x = np.zeros((1, 256), "float32")
+        x[:, 64 * block : 64 * block + 64] = random.normal(size=64)
         assert error(run(model, x=x)[0], x @ hidden) < 0.15
+
+
+def test_scales_round_with_less_error_than_the_whole_range():
+    blocks = np.random.default_rng(0).normal(size=(50, 4, 64)).astype("float32")
+    steps, zeros = block_quantization._scales(blocks, 4)
+    whole = (blocks.max(axis=-1, keepdims=True) - blocks.min(axis=-1, keepdims=True)) / 15
+
+    def errors(steps, zeros):
+        rounded = (np.clip(np.rint(blocks / steps) + zeros, 0, 15) - zeros) * steps
+        return np.square(rounded - blocks).sum(axis=-1)
+
+    found = errors(steps, zeros)
+    of_whole = errors(whole, np.rint(-blocks.min(axis=-1, keepdims=True) / whole))
+    assert (found <= of_whole * 1.001).all()
+    assert found.sum() < 0.95 * of_whole.sum()
 
 
 @pytest.mark.parametrize("size", [64, 48])

@@ -230,6 +230,25 @@ def test_gelu_is_fused_with_the_bias_before_it(tmp_path):
     assert optimized(graph, tmp_path / "it.onnx")["BiasGelu"] == 1
 
 
+def test_normalization_by_the_root_mean_square_is_fused(tmp_path):
+    layer = keras.layers.RMSNormalization(epsilon=0.1)
+    layer.build((None, *X.shape[1:]))
+    layer.scale.assign(np.random.default_rng(1).normal(size=8))
+    counts, found, expected, graph = converted(layer, X)
+    assert counts["Reciprocal"] == 0
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert optimized(graph, tmp_path / "it.onnx")["SimplifiedLayerNormalization"] == 1
+
+
+def test_other_quotients_of_roots_are_kept():
+    def function(x):
+        return tf.tanh(x) * tf.math.rsqrt(tf.reduce_mean(x * x, axis=-1, keepdims=True) + 0.1)
+
+    counts, found, expected, _ = converted(function, X)
+    assert (counts["Reciprocal"], counts["Pow"]) == (1, 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("sizes", "computed"),
     [

@@ -36,6 +36,44 @@ def fuse_layer_normalization(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
+def divide_by_root_mean_square(graph: Any, shapes: Shapes) -> bool:
+    """x · r, with r = 1 / √(mean(x · x) + ε) → x / √(mean(x²) + ε), and x · (r · γ) → (x / √(mean(x²) + ε)) · γ.
+
+    ONNX Runtime fuses the quotient with γ.
+    """
+    from onnx import numpy_helper
+
+    producers, readers = graph_traversal.Producers(graph), graph_traversal.readers(graph)
+    changed = False
+    for last in [node for node in graph.node if node.op_type == "Mul"]:
+        for x, factor in (last.input, last.input[::-1]):
+            scaled = producers.get(factor, "Mul")
+            forms = [(last, factor, "")]
+            if scaled is not None and len(readers[factor]) == 1 and shapes.get(factor) == shapes.get(x):
+                forms += [(scaled, *scaled.input), (scaled, *scaled.input[::-1])]
+            for quotient, reciprocal, scale in forms:
+                square, root = _root_mean_square(producers, reciprocal, x)
+                if square is None:
+                    continue
+                two = f"{square.output[0]}_two"
+                graph.initializer.append(numpy_helper.from_array(np.array(2, "float32"), two))
+                square.op_type, square.input[:] = "Pow", [x, two]
+                quotient.op_type, quotient.input[:] = "Div", [x, root.output[0]]
+                if scale:
+                    last.input[:] = [factor, scale]
+                changed = True
+    return changed
+
+
+def _root_mean_square(producers: graph_traversal.Producers, name: str, x: str) -> tuple[Any, Any]:
+    """Return the nodes of x · x and of the root for a value 1 / √(mean(x · x) + ε), None for others."""
+    node = root = producers.get(name, "Reciprocal")
+    for operation in ("Sqrt", "Add", "ReduceMean", "Mul"):
+        node = None if node is None else producers.get(node.input[0], operation)
+        root = node if operation == "Sqrt" else root
+    return (None, None) if node is None or [*node.input] != [x, x] else (node, root)
+
+
 def choose_by_top_k(graph: Any, shapes: Shapes) -> bool:
     """ReduceMin(Where(x = max(x), 0 … V − 1, V − 1)) → TopK(x, 1), the lowest index of the maximum."""
     from onnx import TensorProto, helper, numpy_helper

@@ -125,6 +125,14 @@ def scalars(graph: Any) -> dict[str, float]:
     return {item.name: float(numpy_helper.to_array(item).item()) for item in constants}
 
 
+def vectors(graph: Any) -> dict[str, list[Any]]:
+    """Return the values of the constants of the graph with one axis and few elements, such as sizes, by name."""
+    from onnx import numpy_helper
+
+    constants = (item for item in graph.initializer if len(item.dims) == 1 and item.dims[0] < 10)
+    return {item.name: numpy_helper.to_array(item).tolist() for item in constants}
+
+
 def constant(graph: Any, name: str) -> float | None:
     """Return the value of a scalar constant of the graph, None for other values."""
     from onnx import numpy_helper

@@ -7,6 +7,7 @@ from keras_transformer.export.to_onnx import (
     attention,
     fusions,
     graph_traversal,
+    grouped_heads,
     loops,
     reshapes,
     rotary,
@@ -27,6 +28,7 @@ _REWRITES = (
     reshapes.cast_once,
     reshapes.squeeze_any_of_one,
     fusions.fuse_layer_normalization,
+    fusions.divide_by_root_mean_square,
     fusions.mask_by_addition,
     fusions.gelu_of_erf,
     fusions.choose_by_top_k,
@@ -45,9 +47,11 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
     - The matrix multiplication of a Dense layer is not reshaped to two axes; consecutive reshapes are merged. The scale
       of queries follows them, where ONNX Runtime fuses it with the product.
     - The rotation of heads by positions, and the attention of a decoding step, become one operation of ONNX Runtime.
+      Attention of grouped heads is masked without reshapes.
     - Layer normalisation becomes one operation, an attention mask one addition, and the choice of the most probable
-      token one TopK; indices are sorted as integers; a vector of constants that a condition selects is gathered. GELU
-      gets the form that ONNX Runtime fuses with the preceding bias.
+      token one TopK; indices are sorted as integers; a vector of constants that a condition selects is gathered.
+      Normalisation by the root mean square gets the form that ONNX Runtime fuses, and GELU the one that it fuses with
+      the preceding bias.
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
       computed for either. Other sizes are computed in int64, without casts.
     - Common subexpressions, including equal constants, are computed once.
@@ -65,6 +69,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
         model, reshapes.reshape_once
     )  # last: other rewrites match multiplications by the reshapes around them
     graph_traversal.remove_unused(model.graph)  # so that the nodes that read a value are known
+    _rewrite(model, grouped_heads.mask_groups, grouped_heads.zero_groups)
     rotary.fuse_rotations(model, _shapes(model))
     _rewrite(model, reshapes.reshape_once)
     shapes = _shapes(model)
