@@ -37,7 +37,7 @@ def fuse_layer_normalization(graph: Any, shapes: Shapes) -> bool:
 
 
 def divide_by_root_mean_square(graph: Any, shapes: Shapes) -> bool:
-    """x · r, with r = 1 / √(mean(x · x) + ε) → x / √(mean(x²) + ε), and x · (r · γ) → (x / √(mean(x²) + ε)) · γ.
+    """Compute x · r, with r = 1 / √(mean(x · x) + ε), as x / √(mean(x²) + ε), and x · (r · γ) as (x / √(…)) · γ.
 
     ONNX Runtime fuses the quotient with γ.
     """
