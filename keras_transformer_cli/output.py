@@ -26,6 +26,7 @@ _ADVICE = {
     "long_texts='window'": ("", ""),  # of a pipeline, not of a call
     "truncate=True": ("long_texts", "--long-texts truncate"),
     "long_audio='split'": ("long_audio", "--long-audio split"),
+    "long_audio='sequential'": ("long_audio", "--long-audio sequential"),
     "resample=True": ("resample", "--resample"),
     "their rate as `sample_rate`": ("sample_rate", "their rate as --sample-rate"),
 }

@@ -22,9 +22,19 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--long-audio",
-        choices=["refuse", "split"],
-        help="for a model of speech that generates: refuse audio that is too long (an error), or split it into windows "
-        "that overlap; default: the pipeline's",
+        choices=["refuse", "split", "sequential"],
+        help="for a model of speech that generates: refuse audio that is too long (an error), split it into windows "
+        "that overlap, or with timestamps read windows that follow each other; default: the pipeline's",
+    )
+    command.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="for a model of speech that was trained so: a text that would come before the audio, such as names",
+    )
+    command.add_argument(
+        "--condition-on-previous-text",
+        action="store_true",
+        help="for a model of speech that was trained so: windows continue the text of those before",
     )
 
 
@@ -43,7 +53,8 @@ def from_options(
         ValueError: if the pipeline reads no audio, or has no such language or task.
     """
     given = {"resample": options.resample or None}
-    given |= {each: getattr(options, each) for each in ("language", "task", "long_audio")}
+    given |= {each: getattr(options, each) for each in ("language", "task", "long_audio", "prompt")}
+    given["condition_on_previous_text"] = options.condition_on_previous_text or None
     given = {each: value for each, value in given.items() if value is not None}
     if reads != "audio":
         for each in given:

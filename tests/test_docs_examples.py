@@ -37,6 +37,7 @@ WITHOUT = {
             "ForcedPrefix",
             "GATScore",
             "LinearBias",
+            "Timestamps",
         ),
         *(
             "DynamicNTKScaling",

@@ -269,6 +269,25 @@ def reference_of_long_audio(folder: pathlib.Path) -> str:
     return pipeline(long_audio())["text"].strip()
 
 
+def references_of_sequential_audio(folder: pathlib.Path) -> list[str]:
+    """Return the transcripts of `long_audio` by `generate` of `transformers`, without and with the text before."""
+    import torch
+    import transformers
+
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    tokenizer = transformers.WhisperTokenizer.from_pretrained(folder)
+    whole = {"truncation": False, "padding": "longest", "return_attention_mask": True}
+    inputs = extractor(long_audio(), sampling_rate=RATE, return_tensors="pt", **whole)
+    options = {"return_timestamps": True, "do_sample": False, "num_beams": 1}
+    texts = []
+    for condition in (False, True):
+        with torch.no_grad():
+            ids = model.generate(**inputs, condition_on_prev_tokens=condition, **options)
+        texts.append(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].strip())
+    return texts
+
+
 def write_references(base: pathlib.Path) -> None:
     """Write the small files of `tests/checkpoints`."""
     REFERENCES.mkdir(parents=True, exist_ok=True)
@@ -278,6 +297,7 @@ def write_references(base: pathlib.Path) -> None:
         "espeak-ng": espeak_version(),
         "transcripts": reference_transcripts(folder),
         "long": reference_of_long_audio(folder),
+        "sequential": references_of_sequential_audio(folder),
     }
     (REFERENCES / "transcripts.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

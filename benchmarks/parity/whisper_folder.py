@@ -149,6 +149,7 @@ def generation_config_of(config: dict, settings: dict, ids: dict[str, int]) -> d
         "max_initial_timestamp_index": 50,
         "max_length": config["max_target_positions"],
         "no_timestamps_token_id": no_timestamps,
+        "prev_sot_token_id": ids["<|startofprev|>"],
         "return_timestamps": False,
         "suppress_tokens": settings["suppress_ids"],
     }

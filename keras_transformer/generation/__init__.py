@@ -10,6 +10,7 @@ from keras_transformer.generation.constraints import ForcedWords as ForcedWords
 from keras_transformer.generation.constraints import MinNewTokens as MinNewTokens
 from keras_transformer.generation.constraints import NoRepeatNGram as NoRepeatNGram
 from keras_transformer.generation.constraints import RepetitionPenalty as RepetitionPenalty
+from keras_transformer.generation.constraints import Timestamps as Timestamps
 from keras_transformer.generation.constraints import VocabularyShortlist as VocabularyShortlist
 from keras_transformer.generation.ensemble import Ensemble as Ensemble
 from keras_transformer.generation.generative_model import GenerativeModel as GenerativeModel
@@ -46,6 +47,7 @@ __all__ = [
     "Sample",
     "Scores",
     "Speculative",
+    "Timestamps",
     "VocabularyShortlist",
     "align",
     "constraints",

@@ -18,6 +18,7 @@ from keras_transformer.generation.constraints import (
     ForcedWords,
     History,
     MinNewTokens,
+    Timestamps,
     VocabularyShortlist,
     forbid,
     get,
@@ -186,6 +187,8 @@ class LogitsProcessors:
         check(model.end_id in ids, "have a shortlist with the end token", end_id=model.end_id)
         count = sum(isinstance(other, VocabularyShortlist) for other in self.constraints)
         check(count == 1, "have one shortlist", constraints=self.constraints)
+        is_valid = not any(isinstance(other, Timestamps) for other in self.constraints)
+        check(is_valid, "have no `Timestamps` beside a shortlist", constraints=self.constraints)
         for other in self.constraints:
             forces = isinstance(other, ForcedPrefix | ForcedLastToken | ForcedWords)
             check(

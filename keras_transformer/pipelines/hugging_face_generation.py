@@ -109,6 +109,9 @@ def generation_config_of(pipeline: Any) -> dict[str, Any]:
                 config["forced_eos_token_id"] = list(token_ids)
             case generation.ForcedPrefix((first,)) if is_encoder_decoder(model):
                 config["forced_bos_token_id"] = first
+            case generation.Timestamps(no_timestamps_id, max_initial):
+                config["no_timestamps_token_id"] = no_timestamps_id
+                config["max_initial_timestamp_index"] = max_initial
     return config
 
 
@@ -207,6 +210,10 @@ def _constraints(config: Mapping[str, Any], model: Any, limit: int | None) -> li
         constraints.append(generation.ForcedPrefix([config["forced_bos_token_id"]]))
     if last:
         constraints.append(generation.ForcedLastToken(last))
+    if (without_timestamps := config.get("no_timestamps_token_id")) is not None:
+        constraints.append(
+            generation.Timestamps(without_timestamps, config.get("max_initial_timestamp_index"))
+        )
     return constraints
 
 

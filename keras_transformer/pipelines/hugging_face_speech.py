@@ -70,17 +70,20 @@ def prompt_of(folder: pathlib.Path) -> dict[str, Any]:
         "language": language,
         "task": task,
         "prefix_ids": prefix,
+        "previous_text_id": config.get("prev_sot_token_id"),
     }
     return {name: value for name, value in prompt.items() if value}
 
 
 def prompt_config(pipeline: Any) -> dict[str, Any]:
     """Return the entries of generation_config.json for the ids before the texts of a pipeline."""
+    config = {"return_timestamps": False, "prev_sot_token_id": pipeline.previous_text_id}
     if not (pipeline.languages or pipeline.tasks):
         prefix = [[place, id_] for place, id_ in enumerate(pipeline.prefix_ids, 1)]
         # Without timestamps, whose token is in the prefix.
-        return {"forced_decoder_ids": prefix or None, "return_timestamps": False}
+        return {**config, "forced_decoder_ids": prefix or None}
     return {
+        **config,
         "is_multilingual": bool(pipeline.languages),
         "lang_to_id": {f"<|{name}|>": id_ for name, id_ in pipeline.languages.items()},
         "task_to_id": pipeline.tasks,
@@ -88,7 +91,6 @@ def prompt_config(pipeline: Any) -> dict[str, Any]:
         "task": pipeline.task,
         "forced_decoder_ids": None,
         "no_timestamps_token_id": pipeline.prefix_ids[-1] if pipeline.prefix_ids else None,
-        "return_timestamps": False,
     }
 
 

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import samplers
+from keras_transformer.generation.constraints import Timestamps
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.loop import run_search
 from keras_transformer.generation.search.interface import Inputs
@@ -33,10 +34,11 @@ from keras_transformer_serving.pipelines.speech_to_text import (
     DETECTED,
     OPTIONS,
     PREFIX,
+    PROMPT,
     SpeechTask,
     expected_samples,
 )
-from keras_transformer_serving.pipelines.speech_windows import LONG_AUDIO, REFUSE
+from keras_transformer_serving.pipelines.speech_windows import LONG_AUDIO, REFUSE, SEQUENTIAL
 from keras_transformer_serving.text.methods import TextMethods
 
 _MAX_SECONDS = 30.0
@@ -50,15 +52,19 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         model: such as `models.CTC`, that reads audio, or `models.Whisper`.
         tokenizer: with the model's vocabulary.
         generation: for a model that generates, a `Greedy` or `Beam`, or its name.
-        constraints: for a model that generates, constraints on the text, such as `generation.BannedWords`.
+        constraints: for a model that generates, constraints on the text, such as `generation.BannedWords`; with
+            `generation.Timestamps`, calls can have the option `timestamps`.
         prefix_ids: for a model that generates, the ids before each text, after those of `languages` and `tasks`.
+        previous_text_id: for a model that was trained with the text before its audio, the id before that text; calls
+            can have the options `prompt` and `condition_on_previous_text`.
         languages: for a multilingual model, the codes of languages and the ids of their tokens.
         tasks: for a multilingual model, "transcribe" and "translate", and the ids of their tokens.
         language: the language of audio without one of its own; None to detect it.
         task: the task of audio without one of its own, by default "transcribe", or the first of `tasks`.
         max_new_tokens: for a model that generates, the maximum number of tokens of a text, or of each of its windows.
-        long_audio: for a model that generates, "refuse" to raise errors for audio that is too long, or "split" to join
-            the texts of windows that overlap by a third. SavedModels refuse such audio.
+        long_audio: for a model that generates, "refuse" to raise errors for audio that is too long, "split" to join
+            the texts of windows that overlap by a third, or with timestamps "sequential" for windows that follow each
+            other. SavedModels refuse such audio.
         max_seconds: the maximum duration of audio, by default 30 seconds or, if it is shorter, the model's duration.
 
     Raises:
@@ -88,6 +94,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         *,
         constraints: Sequence[Any] = (),
         prefix_ids: Sequence[int] = (),
+        previous_text_id: int | None = None,
         languages: Mapping[str, int] = MappingProxyType({}),
         tasks: Mapping[str, int] = MappingProxyType({}),
         language: str | None = None,
@@ -129,12 +136,22 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             self.language, self.task, self.long_audio = language, task, long_audio
             settings = Settings.of(model, generation, max_new_tokens, 0, constraints)
             check(not settings.sampler.draws, "not sample for speech", generation=settings.sampler)
+            if previous_text_id is not None:
+                check_ids(model.vocabulary_size, previous_text_id=previous_text_id)
+            self.previous_text_id = previous_text_id
             limit = model.max_length - len(self.prefix_ids) - bool(languages) - bool(tasks)
             positions = f"be at most {limit}, the positions of the model after `prefix_ids`"
             check(max_new_tokens <= limit, positions, max_new_tokens=max_new_tokens)
             self._generation = settings
             self.sampler, self.max_new_tokens = settings.sampler, settings.max_new_tokens
             self.constraints = settings.logits_processors.constraints
+            timed = [each.no_timestamps_id for each in self.constraints if isinstance(each, Timestamps)]
+            for id_ in timed:
+                last = [id_] == self.prefix_ids[-1:]
+                check(last, f"end with {id_}, the `no_timestamps_id` of `Timestamps`", prefix_ids=prefix_ids)
+            self.no_timestamps_id = timed[0] if timed else None
+            is_possible = bool(timed) or long_audio != SEQUENTIAL
+            check(is_possible, "be 'refuse' or 'split' without `Timestamps`", long_audio=long_audio)
 
     @property
     def text_methods(self) -> TextMethods:  # type: ignore[override]
@@ -144,7 +161,8 @@ class SpeechToText(SpeechTask, ForwardPipeline):
     @property
     def padding(self) -> dict[str, tuple[int, float]]:
         """The axis of samples, and their padding value."""
-        return {"audio": (1, 0.0)}
+        audio = {"audio": (1, 0.0)}
+        return audio if self._generation is None else {**audio, PROMPT: (1, self.model.pad_id)}
 
     @property
     def max_padded_length(self) -> int:
@@ -165,21 +183,23 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         wrong_length = tf.strings.join([expected_samples(self.config), *received])
         error = tf.where(finite, "", "`audio` must be finite. Received: NaN or infinite samples")
         error = tf.where(fits, error, wrong_length)
-        prefix, unknown = self._prefix_columns(tf.shape(audio)[0], options)
+        prompt, unknown = self._prompt_columns(tf.shape(audio)[0], options)
         error = first_error(error, *unknown)
         accepted = error == ""
         inputs = {
             "audio": tf.where(accepted[:, None] & is_real, audio, 0.0),
             "lengths": tf.where(accepted, lengths, 0),
-            **prefix,
+            **prompt,
         }
         return Preprocessed(inputs, error, {})
 
-    def _prefix_columns(
+    def _prompt_columns(
         self, count: Tensor, options: Sequence[Tensor]
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Return the ids (B, P) before texts, of a model with languages or tasks, and errors (B,) of each option."""
-        columns, errors = [], []
+        """Return the ids (B, P) before texts, of a model that generates, and errors (B,) of each option."""
+        if self._generation is None:
+            return {}, []
+        columns, errors = [tf.fill([count, 1], self.model.start_id)], []
         known = {name: getattr(self, choices) for name, choices in OPTIONS.items()}
         known = {name: ids for name, ids in known.items() if ids}
         given = options or [tf.constant([getattr(self, name) or ""]) for name in known]
@@ -191,13 +211,11 @@ class SpeechToText(SpeechTask, ForwardPipeline):
                 )
             columns.append(tf.broadcast_to(ids, [count])[:, None])
             errors.append(tf.broadcast_to(error, [count]))
-        if not columns:
-            return {}, []
         rest = tf.tile(tf.constant([self.prefix_ids], tf.int32), [count, 1])
-        return {PREFIX: tf.concat([*columns, rest], axis=1)}, errors
+        return {PROMPT: tf.concat([*columns, rest], axis=1)}, errors
 
     def model_inputs(self, *arrays: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs for audio, its lengths, and of a model with languages or tasks the ids before."""
+        """Return the model's inputs for audio, its lengths, and of a model that generates the ids before the text."""
         named = super().model_inputs(*arrays)
         return {**named, "lengths": ops.cast(named["lengths"], "int32")}
 
@@ -211,28 +229,39 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         audio, lengths = inputs["audio"], inputs["lengths"]
         is_real = ops.arange(ops.shape(audio)[1], dtype="int32") < ops.cast(lengths, "int32")[:, None]
         model, source = self.model, ops.where(is_real, audio, 0.0)
-        prefix, language = inputs.get(PREFIX), {}
-        if prefix is None and self.prefix_ids:
-            prefix = ops.zeros((ops.shape(audio)[0], 1), "int32") + np.array([self.prefix_ids], "int32")
+        prompt, language = ops.cast(inputs[PROMPT], "int32"), {}
         if self.languages:
             model = _OfStates(self.model)
             source, _ = self.model.encoder_states(source, training=False)
-            prefix = ops.cast(prefix, "int32")
-            known = self._languages_of(source, prefix[:, 0])
-            prefix = ops.concatenate([known[:, None], prefix[:, 1:]], axis=1)
-            language = {"language_ids": known}
+            ids = np.array(sorted(self.languages.values()), "int32")
+            is_detected = ops.equal(prompt, DETECTED)
+            prompt = ops.where(is_detected, self._detected(source, ids)[:, None], prompt)
+            known = ops.any(ops.equal(prompt[..., None], ids), axis=-1)
+            language = {"language_ids": ops.max(ops.where(known, prompt, -1), axis=1)}
+        # Padded at the end; the first id may be the padding id.
+        count = 1 + ops.sum(ops.cast(ops.not_equal(prompt[:, 1:], self.model.pad_id), "int32"), axis=1)
+        limits = ops.clip(self.model.max_length + 1 - count, 1, self.max_new_tokens)
         cache = kt_ops.StaticCache(in_place=False)
-        found = run_search(Inputs(model, self._generation, cache, source, prefix_ids=prefix))
+        found = run_search(
+            Inputs(
+                model,
+                self._generation,
+                cache,
+                source,
+                start_ids=prompt[:, 0],
+                prefix_ids=prompt[:, 1:],
+                limits=limits,
+            )
+        )
         return {"ids": found["ids"][:, 0], **language}
 
-    def _languages_of(self, states: Tensor, given: Tensor) -> Tensor:
-        """Return the ids of languages (B,) of the encoder's outputs (B, S, D): the given ones, or the most probable."""
-        ids = np.array(sorted(self.languages.values()), "int32")
-        start = ops.full_like(given, self.model.start_id)[:, None]
+    def _detected(self, states: Tensor, ids: np.ndarray) -> Tensor:
+        """Return the most probable (B,) of the ids of languages for the encoder's outputs (B, S, D)."""
+        start = ops.full_like(states[:, :1, 0], self.model.start_id, dtype="int32")
         is_real = ops.ones_like(states[..., 0], "bool")
         logits = self.model.logits(self.model.decoder_states(start, states, is_real, training=False))
         best, _ = highest(ops.take(logits, ids, axis=-1))
-        return ops.where(given == DETECTED, ops.take(ops.convert_to_tensor(ids), best[:, 0], axis=0), given)
+        return ops.take(ops.convert_to_tensor(ids), best[:, 0], axis=0)
 
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Convert logits or ids to "text" (B,), and ids of languages to "language" (B,)."""
@@ -265,8 +294,11 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         options = [self._example_options(len(each["lengths"])) for each in audio]
         forward = []
         for arrays, names in zip(audio, options, strict=True):
-            prefix, _ = self._prefix_columns(len(arrays["lengths"]), [*names.values()])
-            forward.append({**arrays, **{name: ids.numpy() for name, ids in prefix.items()}})
+            prompt, _ = self._prompt_columns(len(arrays["lengths"]), [*names.values()])
+            forward.append({**arrays, **{name: ids.numpy() for name, ids in prompt.items()}})
+        if self.no_timestamps_id is not None:
+            ids = forward[-1][PROMPT]
+            forward[-1][PROMPT] = ids[:, ids[0] != self.no_timestamps_id]
         return {
             FORWARD: forward,
             DEFAULT: [{**arrays, **names} for arrays, names in zip(audio, options, strict=True)],
@@ -291,6 +323,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
             "generation": samplers.serialize(self.sampler),
             "constraints": [serialize_constraint(constraint) for constraint in self.constraints],
             "prefix_ids": self.prefix_ids,
+            "previous_text_id": self.previous_text_id,
             **self._named_settings(),
             "max_new_tokens": self.max_new_tokens,
             "long_audio": self.long_audio,
@@ -306,8 +339,12 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         # The graph has the generation loop, so that serving does not generate.
         for name in ("generation", "constraints", "max_new_tokens"):
             config.pop(name, None)
-        if not self._named_settings():  # the graph has the prefix, too
-            config.pop(PREFIX, None)
+        if self._generation is not None:
+            config |= {
+                "no_timestamps_id": self.no_timestamps_id,
+                "timestamp_samples": self.model.max_samples // self.model.max_source_length,
+                "max_previous_tokens": max(1, self.model.max_length // 2 - 1),
+            }
         return {**config, "min_samples": self.min_samples}
 
     @property
@@ -325,6 +362,13 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         found = settings_from(folder, model, settings)
         if "max_new_tokens" not in settings:
             found["max_new_tokens"] = min(limit, found.get("max_new_tokens", limit))
+        if PREFIX in settings and "constraints" not in settings:  # the given prefix may be of other tokens
+            last = settings[PREFIX][-1:]
+            found["constraints"] = [
+                each
+                for each in found["constraints"]
+                if not isinstance(each, Timestamps) or [each.no_timestamps_id] == [*last]
+            ]
         return {**prompt, **found}
 
     @property

@@ -6,6 +6,7 @@ The embeddings and transcripts are those of `sentence-transformers` and `transfo
 
 import base64
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -136,6 +137,19 @@ def test_words_of_a_minute_equal_transformers(checkpoints, whisper, transcripts)
     assert checkpoints.words(found) == checkpoints.words(expected)
     with pytest.raises(ValueError, match="`language` must be None, as the model has no languages"):
         recognize(audio[0], language="en")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*not supported. begin_suppress_tokens")
+def test_words_of_windows_that_follow_each_other_equal_transformers(checkpoints, whisper, exports):
+    transcripts = json.loads((checkpoints.REFERENCES / "transcripts.json").read_text())
+    recognizers = kt.pipelines.from_hugging_face(whisper), serving.load(exports(whisper))
+    for recognize, (keeps, expected) in itertools.product(recognizers, enumerate(transcripts["sequential"])):
+        options = {"long_audio": "sequential", "condition_on_previous_text": bool(keeps)}
+        (found,) = recognize.transcripts([checkpoints.long_audio()], timestamps=True, **options)
+        assert checkpoints.words(found.text) == checkpoints.words(expected)
+        assert len(found.segments) == 21
+        assert found.segments[-1].end > 58
 
 
 @pytest.mark.slow

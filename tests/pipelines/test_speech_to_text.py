@@ -114,14 +114,16 @@ def test_languages_and_tasks_are_the_ids_before_a_text(multilingual):
     recognize, detected = multilingual
     tasks, languages = ["translate", "transcribe"] * 3, ["es", "", "fr", "", "en", "fr"]
     found = [given or language for given, language in zip(languages, detected, strict=True)]
-    expected = [(greedy_text(recognize, *each), each[1]) for each in zip(SOUNDS, found, tasks, strict=True)]
+    rows = zip(SOUNDS, found, tasks, strict=True)
+    expected = [(greedy_text(recognize, *each), each[1], None) for each in rows]
     assert recognize.transcripts(SOUNDS, 4, language=languages, task=tasks) == expected
     assert recognize.served().transcripts(SOUNDS, 4, language=languages, task=tasks) == expected
-    assert recognize(SOUNDS, language=languages, task=tasks) == [text for text, _ in expected]
+    assert recognize(SOUNDS, language=languages, task=tasks) == [text for text, *_ in expected]
     assert [each.language for each in recognize.transcripts(SOUNDS)] == detected
     named = transcribe_languages(language="fr", task="translate")
-    np.testing.assert_array_equal(named._prefix({})["prefix_ids"], [79, 91, 70])
-    np.testing.assert_array_equal(named._prefix({"language": ""})["prefix_ids"], [-1, 91, 70])
+    start = named.model.start_id
+    np.testing.assert_array_equal(named._prompt({})["decoder_input_ids"], [start, 79, 91, 70])
+    np.testing.assert_array_equal(named._prompt({"language": ""})["decoder_input_ids"], [start, -1, 91, 70])
 
 
 def test_requests_have_languages_and_tasks(multilingual):
@@ -132,7 +134,7 @@ def test_requests_have_languages_and_tasks(multilingual):
     rows = signature.rows(columns, lambda *_: "inputs")
     answers = signature.compute(rows, {}, forward.Rows(served, 4), 4)
     expected = recognize.transcripts(SOUNDS[:2], language=["es", ""], task="translate")
-    assert answers[:2] == [{**each._asdict(), "error": ""} for each in expected]
+    assert answers[:2] == [{"text": each.text, "language": each.language, "error": ""} for each in expected]
     assert answers[2]["error"] == "`language` must be one of en, es, fr. Received: xx"
 
 
@@ -268,23 +270,28 @@ def test_long_audio_is_the_joined_text_of_its_windows(multilingual):
     assert calls == [(4, 15), (8, 15), (12, 15), (15, 15)]
     assert found == recognize.transcripts([SOUNDS[0], long], **options)
     assert found[0] == recognize.transcripts(SOUNDS[:1], language="es")[0]
-    prefix = recognize._prefix({"language": "es"})["prefix_ids"][None]
-    ids = [served.run(audio=each[None], prefix_ids=prefix)["ids"][0].tolist() for each in windows(long, 3200)]
+    prompt = recognize._prompt({"language": "es"})["decoder_input_ids"][None]
+    ids = [
+        served.run(audio=each[None], decoder_input_ids=prompt)["ids"][0].tolist()
+        for each in windows(long, 3200)
+    ]
     special = (recognize.model.pad_id, recognize.model.end_id)
     ids = joined([[id_ for id_ in row if id_ not in special] for row in ids])
     assert found[1].text == recognize.text_methods.methods["detokenize"]([ids])[0]
     message = r"`audio` must have 160 to 3200 samples \(0.2 seconds\), or long_audio='split'. Received: 30000"
     with pytest.raises(ValueError, match=message):
         recognize(long)
-    with pytest.raises(
-        ValueError, match="`long_audio` must be one of .'refuse', 'split'.. Received: long_audio='cut'"
+    for option, message in (
+        ("cut", "must be one of .'refuse', 'split', 'sequential'.. Received: long_audio='cut'"),
+        ("sequential", "needs a model with timestamps, and an export that is not older"),
     ):
-        recognize(long, long_audio="cut")
+        with pytest.raises(ValueError, match=f"`long_audio` {message}"):
+            recognize(long, long_audio=option)
     signature = forward.signatures(served)["serving_default"]
     columns = {"audio": [long] * 3, "long_audio": ["split", "refuse", "cut"], "language": ["es"]}
     rows = signature.rows(columns, lambda *_: "inputs")
     answers = signature.compute(rows, {}, forward.Rows(served, 4), 4)
-    assert answers[0] == {**found[1]._asdict(), "error": ""}
+    assert answers[0] == {"text": found[1].text, "language": found[1].language, "error": ""}
     assert "or long_audio='split'" in answers[1]["error"]
     assert answers[2]["error"].startswith("`long_audio` must be one of")
 

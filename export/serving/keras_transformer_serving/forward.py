@@ -74,26 +74,27 @@ class ForwardJobs:
 
     Args:
         engine: what runs the model.
-        progress: a function that is called after each batch with the numbers of rows that are computed and of all.
+        progress: a function that is called after each batch with the numbers of rows that are computed and of all
+            that are known.
     """
 
     def __init__(self, engine: ForwardEngine, progress: Callable[[int, int], None] | None = None) -> None:
         self.methods: Mapping[str, Method] = {FORWARD: functools.partial(_run, engine)}
         self._engine, self._progress = engine, progress
+        self._lock, self._done, self._count = threading.Lock(), 0, 0
 
     def map(self, method: Method, batches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the results of a method for several batches, which may be computed at the same time."""
         progress = self._progress
         if progress is None:
             return self._engine.map(method, batches)
-        lock, done, count = threading.Lock(), 0, sum(map(len, batches))
+        self._count += sum(map(len, batches))
 
         def reporting(batch: Sequence[Any]) -> Sequence[Any]:
-            nonlocal done
             results = method(batch)
-            with lock:
-                done += len(batch)
-                progress(done, count)
+            with self._lock:
+                self._done += len(batch)
+                progress(self._done, self._count)
             return results
 
         return self._engine.map(reporting, batches)

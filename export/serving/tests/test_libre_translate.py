@@ -172,7 +172,7 @@ def test_subtitles_keep_their_numbers_times_and_tags(exports, newline):
 
 def test_a_text_of_as_many_characters_as_is_said_fits(answer):
     limit = json.loads(answer("/frontend/settings", b"", method="GET")[2])["charLimit"]
-    text = "So lang ist ein Satz im Mittel bis zum Punkt. "
+    text = "Wer reitet so spät durch\nNacht und Wind? Es ist der\n"  # verse, whose lines are short
     text *= limit // len(text)
     assert answer("/translate", {"q": text, "source": "de", "target": "en"})[0] == 200
     assert answer("/translate", {"q": text * 3, "source": "de", "target": "en"})[0] == 400

@@ -157,6 +157,8 @@ class BaseSearch(Search):
         self.limits: Any = inputs.limits
         self.minimums = inputs.minimums
         self.decoder = decoder
+        # The prompt ends with its last token, as it is padded on the left.
+        self.last_prompt_ids = None if decoder.prompt is None else decoder.prompt.ids[:, -1]
 
     def running(self, state: State) -> Tensor:
         """Return True if another step is needed."""
@@ -171,7 +173,8 @@ class BaseSearch(Search):
         return self.logits_processors(logits, self._history(ids, step))
 
     def _history(self, ids: Tensor, step: Tensor) -> History:
-        return History(ids, step, self.logits_processors.end_ids, self.limits, self.minimums)
+        processors = self.logits_processors
+        return History(ids, step, processors.end_ids, self.limits, self.minimums, self.last_prompt_ids)
 
 
 class SingleSequenceSearch(BaseSearch):

@@ -20,6 +20,7 @@ from keras_transformer.generation import (
     RepetitionPenalty,
     Sample,
     Speculative,
+    Timestamps,
     generate,
 )
 from keras_transformer.models import GPT, Transformer
@@ -82,6 +83,7 @@ for constraint, argument, values in (
     (ForcedPrefix, "prefix", [[]]),
     (ForcedLastToken, "token_ids", [[]]),
     (EndTokens, "end_ids", [[-1], [True]]),
+    (Timestamps, "no_timestamps_id", [-1, True, "5"]),
 ):
     invalid(constraint, {}, *[({argument: value}, "`…` must … Received: ") for value in values])
 
@@ -103,6 +105,11 @@ WRONG_IDS = {
     "strings": ["hola"],
     "ragged": Ragged(),
 }
+invalid(
+    Timestamps,
+    {"no_timestamps_id": 5},
+    ({"max_initial": -1}, "`max_initial` must be an integer of at least 0"),
+)
 invalid(
     generated,
     {},
@@ -179,6 +186,7 @@ invalid(
 )
 invalid(
     Speculative,
+    Timestamps,
     {},
     *[({"draft": draft}, f"`draft` must {GENERATIVE}") for draft in ("x", None)],
     error=TypeError,

@@ -11,7 +11,7 @@ from keras_transformer_serving import closeness, jobs
 from keras_transformer_serving.audio import checked_audio, read_wav
 from keras_transformer_serving.forward import ForwardEngine, ForwardJobs
 from keras_transformer_serving.jobs import Steps
-from keras_transformer_serving.pipelines import languages, speech_windows
+from keras_transformer_serving.pipelines import languages, speech_segments, speech_windows
 from keras_transformer_serving.pipelines.classification import ArrayPipeline
 from keras_transformer_serving.pipelines.errors import (
     Errors,
@@ -19,15 +19,19 @@ from keras_transformer_serving.pipelines.errors import (
     RowErrors,
     check_batch_size,
 )
+from keras_transformer_serving.pipelines.speech_segments import Segment
+from keras_transformer_serving.pipelines.speech_windows import SEQUENTIAL, SPLIT
 from keras_transformer_serving.tasks import DEFAULT, FORWARD, Row, Task, Tensor
 from keras_transformer_serving.text import Tokenizer
-from keras_transformer_serving.text.methods import DETOKENIZE, PythonMethods, TextMethods
+from keras_transformer_serving.text.methods import DETOKENIZE, TOKENIZE, PythonMethods, TextMethods
 
 ALL = -1
 """The length of a row of audio without padding."""
 DETECTED = -1
 """The id before a text in place of that of a language that is detected."""
 PREFIX = "prefix_ids"
+PROMPT = "decoder_input_ids"
+"""The input of the graph with the ids before the text; graphs of older exports have `PREFIX`, without the first."""
 OPTIONS = {"language": "languages", "task": "tasks"}
 """The options of audio, and the settings with their values and ids."""
 
@@ -63,10 +67,12 @@ class Transcript(NamedTuple):
     Attributes:
         text: the text.
         language: the code of its language, given or detected; None for a model without languages.
+        segments: the parts of the text with their times; None if the text was written without timestamps.
     """
 
     text: str
     language: str | None
+    segments: list[Segment] | None = None
 
 
 class SpeechTask(Task):
@@ -80,8 +86,11 @@ class SpeechTask(Task):
         language: the language of audio without one of its own; None to detect it.
         task: the task, likewise.
         prefix_ids: the ids after those of the language and the task.
-        long_audio: "refuse" for errors of audio that is too long, or "split" for windows; None for a model whose
-            audio cannot be split.
+        no_timestamps_id: the last of `prefix_ids`, which is omitted for timestamps, whose ids are greater; None for a
+            model without timestamps.
+        previous_text_id: the id before the text before a window; None for a model that was trained without.
+        long_audio: "refuse" for errors of audio that is too long, "split" for windows that overlap, or "sequential" for
+            windows that follow each other; None for a model whose audio cannot be split.
     """
 
     reads: ClassVar[str] = "audio"
@@ -92,6 +101,8 @@ class SpeechTask(Task):
     language: str | None = None
     task: str | None = None
     prefix_ids: Sequence[int] = ()
+    no_timestamps_id: int | None = None
+    previous_text_id: int | None = None
     long_audio: str | None = None
 
     def __call__(
@@ -103,6 +114,8 @@ class SpeechTask(Task):
         language: str | Sequence[str] | None = None,
         task: str | Sequence[str] | None = None,
         long_audio: str | None = None,
+        prompt: str = "",
+        condition_on_previous_text: bool = False,
         progress: Callable[[int, int], None] | None = None,
         errors: Errors = "raise",
     ) -> Any:
@@ -117,9 +130,15 @@ class SpeechTask(Task):
                 detect it; by default the pipeline's.
             task: for a multilingual model, "transcribe", or "translate" into English; by default the pipeline's.
             long_audio: for a model that generates, "refuse" to raise an error for audio that is too long, or "split" to
-                join the texts of windows that overlap by a third; by default the pipeline's.
+                join the texts of windows that overlap by a third and are computed at once; with timestamps also
+                "sequential", where each window begins at the end of the last complete segment of the one before. By
+                default the pipeline's.
+            prompt: for a model that was trained so, a text that would come before the audio, such as names that are
+                spoken in it.
+            condition_on_previous_text: for a model that was trained so, whether a window after the first continues the
+                text of those before, in place of the prompt; for windows that follow each other.
             progress: a function that is called after each batch with the numbers of windows that are computed and of
-                all; audio that is not split is one window.
+                all that are known; audio that is not split is one window.
             errors: "raise" the error of an audio, or "return" it in place of the text.
 
         Returns:
@@ -145,6 +164,8 @@ class SpeechTask(Task):
             language=language,
             task=task,
             long_audio=long_audio,
+            prompt=prompt,
+            condition_on_previous_text=condition_on_previous_text,
             progress=progress,
             errors=errors,
         )
@@ -159,15 +180,24 @@ class SpeechTask(Task):
         resample: bool = False,
         language: str | Sequence[str] | None = None,
         task: str | Sequence[str] | None = None,
+        timestamps: bool = False,
         long_audio: str | None = None,
+        prompt: str = "",
+        condition_on_previous_text: bool = False,
         progress: Callable[[int, int], None] | None = None,
         errors: Errors = "raise",
     ) -> list[Any]:
         """Return the `Transcript` of each audio, with the language that was given or detected; see a call.
 
+        With `timestamps`, transcripts of a model that has them have segments; audio that is too long then needs
+        `long_audio="sequential"`.
+
         Example:
             >>> [each.language for each in recognize.transcripts(["a.wav", "b.wav"])]
             ['en', 'es']
+            >>> (transcript,) = recognize.transcripts(["a.wav"], timestamps=True)
+            >>> transcript.segments
+            [Segment(start=0.0, end=2.4, text='Good morning.', window=0.0)]
         """
         check_batch_size(batch_size)
         count, rate, row_errors = len(audio), self.config["sample_rate"], RowErrors(errors)
@@ -175,14 +205,19 @@ class SpeechTask(Task):
             **languages.of_each(count, bool(self.languages), "audios", language=language),
             **languages.of_each(count, bool(self.tasks), "audios", "tasks", task=task),
         }
+        options: dict[str, Any] = {
+            "long_audio": long_audio,
+            "timestamps": timestamps or None,
+            "prompt": prompt or None,
+            "condition_on_previous_text": condition_on_previous_text or None,
+        }
+        shared = {name: value for name, value in options.items() if value is not None}
+        for name, value in shared.items():
+            if (needed := self._needed_for(name, value)) is not None:
+                raise ValueError(f"`{name}` needs {needed}. Received: {name}={value!r}")
         if long_audio is not None:
-            if self.long_audio is None:
-                raise ValueError(
-                    "`long_audio` must be None, as the model does not generate, or its export is older. "
-                    f"Received: long_audio={long_audio!r}"
-                )
-            speech_windows.is_split(long_audio)
-            columns["long_audio"] = [long_audio] * count
+            speech_windows.check_long_audio(long_audio)
+        columns |= {name: [value] * count for name, value in shared.items()}
         steps = dict[int, Steps[Row]]()
         for row, each in enumerate(audio):
             with row_errors.catching(row):
@@ -190,53 +225,140 @@ class SpeechTask(Task):
                 steps[row] = self.recognized(samples, {name: values[row] for name, values in columns.items()})
         found = jobs.run(steps, {}, ForwardJobs(self.engine, progress), batch_size, row_errors)
         return row_errors.merge(
-            {row: Transcript(outputs["text"], outputs.get("language")) for row, outputs in found.items()}
+            {
+                row: Transcript(outputs["text"], outputs.get("language"), outputs.get("segments"))
+                for row, outputs in found.items()
+            }
         )
 
     def recognized(self, samples: np.ndarray, row: Row) -> Steps[Row]:
-        """Return the outputs of the task for audio (N,).
+        """Return the outputs of the task for audio (N,), with "segments" if it is read with timestamps.
 
         Args:
             samples: the audio.
-            row: its options, "language", "task" and "long_audio".
+            row: its options, those of `transcripts`.
 
         Raises:
-            InvalidInputError: if it is not finite, or is too short or too long, or the language or the task is unknown.
+            InvalidInputError: if it is not finite, or is too short or too long, an option is unknown, or the model does
+                not have it.
         """
-        prefix = self._prefix(row)
-        outputs = yield from jobs.gather(
-            jobs.compute(FORWARD, {"audio": window, "lengths": len(window), **prefix}, len(window))
-            for window in self._windows(samples, row)
-        )
+        long_audio, limit = self._long_audio(row), max_samples(self.config)
+        prompt = self._prompt(row, self._prompt_ids(row))
+        is_timed = bool(row.get("timestamps"))
+        if is_timed and len(samples) > limit and long_audio != SEQUENTIAL:
+            raise InvalidInputError(
+                "timestamps",
+                f"`timestamps` must be false for audio of more than {self.config['max_seconds']} seconds, or "
+                f"long_audio='sequential'. Received: {len(samples)} samples",
+            )
+        check_samples(samples, self.config, long_audio in (SPLIT, SEQUENTIAL))
+        if is_timed or (long_audio == SEQUENTIAL and len(samples) > limit):
+            return (yield from self._segments(samples, row))
+        windows = speech_windows.windows(samples, limit) if long_audio == SPLIT else [samples]
+        outputs = yield from jobs.gather(self._computed(window, prompt) for window in windows)
         return self._outputs(outputs)
 
-    def _windows(self, samples: np.ndarray, row: Row) -> list[np.ndarray]:
-        """Return the windows of audio (N,), of which all but very long audio is one."""
-        long_audio = row.get("long_audio", self.long_audio)
+    def _segments(self, samples: np.ndarray, row: Row) -> Steps[Row]:
+        """Return the outputs of the task for audio that is read with timestamps, in windows that follow each other."""
+        assert self.no_timestamps_id is not None
+        limit, rate = max_samples(self.config), self.config["sample_rate"]
+        unit, first = self.config["timestamp_samples"], self.no_timestamps_id + 1
+        context, begin, found = self._prompt_ids(row), 0, list[Segment]()
+        outputs, ids = list[Mapping[str, np.ndarray]](), list[int]()
+        while len(samples) - begin >= self.config["min_samples"]:
+            window = samples[begin : begin + limit]
+            language = outputs[0]["language_ids"] if outputs and self.languages else None
+            prompt = self._prompt(row, context, is_timed=True, language_id=language)
+            outputs.append((yield from self._computed(window, prompt)))
+            spans, count = speech_segments.spans(self._ids(outputs[-1:]), first, -(-len(window) // unit))
+            texts = [[id_ for id_ in span.ids if id_ < first] for span in spans]
+            for span, text in zip(spans, self._texts(texts), strict=True):
+                if text.strip():
+                    start, end = ((begin + unit * time) / rate for time in (span.start, span.end))
+                    found.append(Segment(start, min(end, len(samples) / rate), text.strip(), begin / rate))
+            ids += (id_ for text in texts for id_ in text)
+            if row.get("condition_on_previous_text"):
+                context = [*context, *(id_ for span in spans for id_ in span.ids)]
+            begin += unit * count
+        (text,) = self._texts([ids])
+        return {**self._outputs(outputs[:1]), "text": text, "segments": found}
+
+    def _computed(self, samples: np.ndarray, prompt: Mapping[str, np.ndarray]) -> Steps[Row]:
+        """Return the outputs of the model for a window of audio (N,)."""
+        row = {"audio": samples, "lengths": len(samples), **prompt}
+        outputs: Row = yield from jobs.compute(FORWARD, row, len(samples))
+        return outputs
+
+    def _long_audio(self, row: Row) -> str | None:
+        """Return how audio that is too long is read, after checking the options of a row."""
+        long_audio = _string(row.get("long_audio", self.long_audio) or "") or None
         try:
-            splits = long_audio is not None and speech_windows.is_split(_string(long_audio))
+            if long_audio is not None:
+                speech_windows.check_long_audio(long_audio)
         except ValueError as error:
             raise InvalidInputError("long_audio", str(error)) from None
-        check_samples(samples, self.config, splits)
-        return speech_windows.windows(samples, max_samples(self.config)) if splits else [samples]
+        for name in ("long_audio", "timestamps", "prompt", "condition_on_previous_text"):
+            value = long_audio if name == "long_audio" else row.get(name)
+            if value and (needed := self._needed_for(name, value)) is not None:
+                raise InvalidInputError(name, f"`{name}` needs {needed}. Received: {name}={value!r}")
+        if row.get("condition_on_previous_text") and long_audio != SEQUENTIAL:
+            raise InvalidInputError(
+                "condition_on_previous_text",
+                "`condition_on_previous_text` must be false, or long_audio='sequential'. "
+                f"Received: long_audio={long_audio!r}",
+            )
+        return long_audio
 
-    def _prefix(self, row: Row) -> dict[str, np.ndarray]:
-        """Return the input of the ids before the text, of a model with languages or tasks."""
-        ids = []
-        if self.languages:
+    def _needed_for(self, option: str, value: Any) -> str | None:
+        """Return the requirement of an option that is not met, or None."""
+        if option == "long_audio" and self.long_audio is None:
+            return "a model that generates, and an export that is not older"
+        if (option == "timestamps" or value == SEQUENTIAL) and self.no_timestamps_id is None:
+            return "a model with timestamps, and an export that is not older"
+        is_context = option in ("prompt", "condition_on_previous_text")
+        if is_context and self.previous_text_id is None:
+            return "a model that was trained with the text before its audio, and an export that is not older"
+        return None
+
+    def _prompt_ids(self, row: Row) -> list[int]:
+        """Return the ids of the text that would come before audio."""
+        prompt = _string(row.get("prompt") or "").strip()
+        return [*self.text_methods.methods[TOKENIZE]([(f" {prompt}", False)])[0]] if prompt else []
+
+    def _prompt(
+        self, row: Row, context: Sequence[int] = (), *, is_timed: bool = False, language_id: Any = None
+    ) -> dict[str, np.ndarray]:
+        """Return the input of the ids before the text, of a model that generates.
+
+        Args:
+            row: the options of the audio, of which the language and the task are used.
+            context: the ids of the text before the audio, or before the window.
+            is_timed: whether the text has timestamps.
+            language_id: the id of the language, in place of that of the row.
+        """
+        ids = list[int]()
+        if self.languages and language_id is None:
             language = row.get("language", self.language)
-            ids.append(_id_of("language", language, self.languages) if language else DETECTED)
+            language_id = _id_of("language", language, self.languages) if language else DETECTED
+        ids += [] if language_id is None else [int(language_id)]
         if self.tasks:
             ids.append(_id_of("task", row.get("task", self.task), self.tasks))
-        return {PREFIX: np.array([*ids, *self.prefix_ids], np.int32)} if ids else {}
+        ids += (id_ for id_ in self.prefix_ids if not (is_timed and id_ == self.no_timestamps_id))
+        if "timestamp_samples" not in self.config:  # an older export, whose graph has the start token
+            return {PREFIX: np.array(ids, np.int32)} if self.languages or self.tasks else {}
+        before = [self.previous_text_id, *context[-self.config["max_previous_tokens"] :]] if context else []
+        return {PROMPT: np.array([*before, self.config["start_id"], *ids], np.int32)}
 
     def _outputs(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Row:
         """Return the outputs of the task for those of the model for one audio."""
-        (text,) = self.text_methods.methods[DETOKENIZE]([self._ids(rows)])
+        (text,) = self._texts([self._ids(rows)])
         if not self.languages:
             return {"text": text}
         names = {id_: name for name, id_ in self.languages.items()}
         return {"text": text, "language": names[int(rows[0]["language_ids"])]}
+
+    def _texts(self, rows: list[list[int]]) -> list[str]:
+        return [*self.text_methods.methods[DETOKENIZE](rows)]
 
     def _ids(self, rows: Sequence[Mapping[str, np.ndarray]]) -> list[int]:
         """Return the ids of the text of the outputs of windows."""
@@ -262,6 +384,9 @@ class SpeechTask(Task):
     @classmethod
     def graph_inputs(cls, config: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the inputs of the graph: audio, the numbers of samples, and the ids before the text."""
+        if "timestamp_samples" in config:
+            prompt = Tensor(PROMPT, "int32", (None,), padding=config["pad_id"], axis="prompt_length")
+            return (*cls._arrays(config), prompt)
         count = sum(bool(config.get(choices)) for choices in OPTIONS.values())
         prefix = Tensor(PREFIX, "int32", (count + len(config.get(PREFIX, ())),))
         return (*cls._arrays(config), *((prefix,) if count else ()))
@@ -317,6 +442,8 @@ class SpeechToText(SpeechTask, ArrayPipeline):
         self.languages, self.tasks = config.get("languages", {}), config.get("tasks", {})
         self.language, self.task = config.get("language"), config.get("task")
         self.prefix_ids = config.get(PREFIX, ())
+        self.no_timestamps_id = config.get("no_timestamps_id")
+        self.previous_text_id = config.get("previous_text_id")
         self.long_audio = config.get("long_audio")
 
     @property
@@ -325,13 +452,44 @@ class SpeechToText(SpeechTask, ArrayPipeline):
         columns = self.columns(self.config)[DEFAULT]
         if self.long_audio is None:
             return columns
-        option = Tensor("long_audio", "string", default=self.long_audio, choices=speech_windows.LONG_AUDIO)
-        return (*columns, option)
+        choices: tuple[str, ...] = speech_windows.LONG_AUDIO
+        if self.no_timestamps_id is None:
+            choices = tuple(each for each in choices if each != SEQUENTIAL)
+        options = [Tensor("long_audio", "string", default=self.long_audio, choices=choices)]
+        if self.previous_text_id is not None:
+            options += [
+                Tensor("prompt", "string", default="", help="a text that would come before the audio"),
+                Tensor(
+                    "condition_on_previous_text",
+                    "bool",
+                    default=False,
+                    help="whether a window continues the text of those before",
+                ),
+            ]
+        return (*columns, *options)
+
+    @property
+    def segment_outputs(self) -> tuple[Tensor, ...]:
+        """The outputs of `segments`."""
+        times = (Tensor(f"segment_{name}", "float32", (None,)) for name in ("starts", "ends", "windows"))
+        return (*self.outputs(self.config), Tensor("segment_texts", "string", (None,)), *times)
 
     def steps(self, row: Row) -> Steps[Row]:
         """Return the outputs for audio."""
         samples, length = row["audio"], row["lengths"]
         return (yield from self.recognized(samples if length == ALL else samples[: max(0, length)], row))
+
+    def segments(self, row: Row) -> Steps[Row]:
+        """Return the outputs for audio with the texts of segments, and the seconds of their starts and ends."""
+        outputs = yield from self.steps({**row, "timestamps": True})
+        segments = outputs.pop("segments")
+        columns = {
+            "segment_texts": np.array([each.text for each in segments], object),
+            "segment_starts": np.array([each.start for each in segments], np.float32),
+            "segment_ends": np.array([each.end for each in segments], np.float32),
+            "segment_windows": np.array([each.window for each in segments], np.float32),
+        }
+        return {**outputs, **columns}
 
     def feed(self, **arrays: Any) -> dict[str, np.ndarray]:
         """Return the graph's inputs, by default the lengths of audio without padding, and the prefix of the export."""
@@ -340,12 +498,18 @@ class SpeechToText(SpeechTask, ArrayPipeline):
             lengths = np.asarray(arrays.get("lengths", np.full(len(audio), ALL)))
             arrays["lengths"] = np.where(lengths == ALL, audio.shape[1], lengths)
             arrays = {
-                **{name: np.tile(ids, (len(audio), 1)) for name, ids in self._prefix({}).items()},
+                **{name: np.tile(ids, (len(audio), 1)) for name, ids in self._prompt({}).items()},
                 **arrays,
             }
         feed = super().feed(**arrays)
         for samples, length in zip(feed["audio"], feed["lengths"], strict=True):
             check_samples(samples[: max(0, int(length))], self.config)
+        prompt, high = feed.get(PROMPT, feed.get(PREFIX)), self.config["vocabulary_size"] - 1
+        if prompt is not None and not ((prompt >= DETECTED) & (prompt <= high)).all():
+            raise ValueError(
+                f"`{PROMPT if PROMPT in feed else PREFIX}` must be from {DETECTED} to {high}. "
+                f"Received: from {prompt.min()} to {prompt.max()}"
+            )
         return feed
 
     def postprocess(self, outputs: Mapping[str, np.ndarray]) -> Row:

@@ -1,4 +1,4 @@
-"""Windows of audio that is longer than a model reads, and the ids of their texts as those of one text.
+"""Overlapping windows of audio that is longer than a model reads, and the ids of their texts as those of one text.
 
 They are those of `transformers`' pipeline with `chunk_length_s`: windows overlap by a third, and can be computed in one
 batch. Texts of neighbours are joined where they agree best.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-REFUSE, SPLIT = LONG_AUDIO = ("refuse", "split")
+REFUSE, SPLIT, SEQUENTIAL = LONG_AUDIO = ("refuse", "split", "sequential")
 _PER_TOKEN = 1e-4  # the preference for long overlaps
 
 
@@ -51,12 +51,12 @@ def _overlap(left: np.ndarray, right: np.ndarray) -> tuple[tuple[int, int], tupl
     return spans
 
 
-def is_split(long_audio: str) -> bool:
-    """Return whether audio that is too long is split.
+def check_long_audio(long_audio: str) -> str:
+    """Return how audio that is too long is read.
 
     Raises:
         ValueError: if there is no such option.
     """
     if long_audio not in LONG_AUDIO:
         raise ValueError(f"`long_audio` must be one of {LONG_AUDIO}. Received: long_audio={long_audio!r}")
-    return long_audio == SPLIT
+    return long_audio

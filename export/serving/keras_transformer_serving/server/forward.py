@@ -1,7 +1,7 @@
 """The signatures of exported pipelines that run their model once."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,13 @@ from keras_transformer_serving.forward import ForwardJobs
 from keras_transformer_serving.jobs import Steps, compute
 from keras_transformer_serving.model import Model
 from keras_transformer_serving.pipelines.classification import ArrayPipeline, forward
+from keras_transformer_serving.pipelines.speech_to_text import SpeechToText
 from keras_transformer_serving.pipelines.texts import TextPipeline
 from keras_transformer_serving.server.signatures import TRUNCATE, Signature, decoded
 from keras_transformer_serving.tasks import DEFAULT, ERROR, ERROR_OUTPUT, FORWARD, Row, Tensor
 
+SEGMENTS = "segments"
+"""The signature of speech with timestamps."""
 _WINDOWS = "windows"
 
 
@@ -33,13 +36,20 @@ class Rows(ForwardJobs):
 
 
 def signatures(pipeline: Model) -> dict[str, Signature]:
-    """Return the signatures of a pipeline that runs its model once, by name: the signatures of the SavedModel."""
+    """Return the signatures of a pipeline that runs its model once, by name.
+
+    They are those of the SavedModel and, for speech with timestamps, `SEGMENTS`.
+    """
     engine = pipeline.engine
     result = {FORWARD: Signature(engine.inputs, engine.outputs, lambda row, _: forward(pipeline, row))}
     if isinstance(pipeline, ArrayPipeline):
         outputs = (*pipeline.outputs(pipeline.config), ERROR_OUTPUT)
-        steps = functools.partial(_answer_arrays, pipeline)
+        steps = functools.partial(_answer_arrays, pipeline.steps)
         result[DEFAULT] = Signature(pipeline.row_inputs, outputs, steps)
+    if isinstance(pipeline, SpeechToText) and pipeline.no_timestamps_id is not None:
+        outputs = (*pipeline.segment_outputs, ERROR_OUTPUT)
+        steps = functools.partial(_answer_arrays, pipeline.segments)
+        result[SEGMENTS] = Signature(pipeline.row_inputs, outputs, steps)
     if isinstance(pipeline, TextPipeline):
         for name, (tensors, outputs) in pipeline.tensors(pipeline.config).items():
             steps = functools.partial(_answer_texts, pipeline, tensors)
@@ -66,8 +76,8 @@ def warm_up(pipeline: Model) -> None:
         length *= 2
 
 
-def _answer_arrays(pipeline: ArrayPipeline, row: Row, index: int) -> Steps[Row]:
-    outputs = yield from pipeline.steps(row)
+def _answer_arrays(steps: Callable[[Row], Steps[Row]], row: Row, index: int) -> Steps[Row]:
+    outputs = yield from steps(row)
     return {**outputs, ERROR: ""}
 
 

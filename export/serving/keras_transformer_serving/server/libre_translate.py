@@ -35,7 +35,7 @@ from keras_transformer_serving.tasks import DEFAULT, ERROR, Row, shown
 NAME = "libretranslate"
 _MOST_FILES = 64
 _NO_NUMBER = "Invalid request: alternatives parameter is not a number"
-_SENTENCE = 50  # characters of a sentence, for the length of a text that fits
+_LINE = 25  # characters of a line of verse, which is a part of a text; sentences of prose have about twice as many
 _CUES = 64  # of subtitles that are translated at the same time
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->")
 _LINE_END = r"(?>\r\n?|\n)"  # atomic, since "\r\n" is one line end
@@ -360,14 +360,14 @@ async def _download_file(server: Server, request: Request) -> Response:
 
 
 def _most_characters(server: Server) -> int:
-    """Return the length of a text of ordinary sentences that fits into the rows of a request.
+    """Return the length of a text of ordinary sentences or short lines that fits into the rows of a request.
 
-    A sentence is a part of a text. One that does not fit the model is halved.
+    A line, or a sentence of one, is a part of a text. One that does not fit the model is halved.
     """
     limits, pipelines = server.limits, server.pipelines()
     models = {each.model for targets in _translations(server).values() for each in targets.values()}
     tokens = min((pipelines[name].max_source_tokens for name in models), default=limits.max_characters)
-    return min(limits.max_characters, limits.max_rows * min(_SENTENCE, max(tokens // 2, 1)))
+    return min(limits.max_characters, limits.max_rows * min(_LINE, max(tokens // 2, 1)))
 
 
 async def _settings(server: Server, _: Request) -> Response:
