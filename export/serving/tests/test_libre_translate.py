@@ -9,6 +9,7 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 from served_exports import SOURCE, call, calling, json_call, listening, run, write_export
 
+from keras_transformer_serving import load
 from keras_transformer_serving.server import create_app, libre_translate
 
 BOUNDARY = "7b1"
@@ -170,12 +171,16 @@ def test_subtitles_keep_their_numbers_times_and_tags(exports, newline):
     run(exports, test, "opus-mt-de-en")
 
 
-def test_a_text_of_as_many_characters_as_is_said_fits(answer):
-    limit = json.loads(answer("/frontend/settings", b"", method="GET")[2])["charLimit"]
-    text = "Wer reitet so spät durch\nNacht und Wind? Es ist der\n"  # verse, whose lines are short
-    text *= limit // len(text)
-    assert answer("/translate", {"q": text, "source": "de", "target": "en"})[0] == 200
-    assert answer("/translate", {"q": text * 3, "source": "de", "target": "en"})[0] == 400
+@pytest.mark.parametrize("max_tokens", [SOURCE, 200])
+def test_a_text_of_as_many_characters_as_is_said_fits(exports, max_tokens):
+    pipeline = load(exports["opus-mt-de-en"])
+    pipeline.max_source_tokens = max_tokens
+    with calling(create_app({"opus-mt-de-en": pipeline})) as answer:
+        limit = json.loads(answer("/frontend/settings", b"", method="GET")[2])["charLimit"]
+        text = "Wer reitet so spät durch\nNacht und Wind mit dem Kind\n"  # verse, whose lines are short
+        text *= limit // len(text)
+        assert answer("/translate", {"q": text, "source": "de", "target": "en"})[0] == 200
+        assert answer("/translate", {"q": text * 3, "source": "de", "target": "en"})[0] == 400
 
 
 def test_only_the_latest_files_are_kept(exports):
