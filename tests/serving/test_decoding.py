@@ -98,9 +98,9 @@ def test_sampling_draws_the_tokens_of_the_loop(sampler):
     assert len({*found}) > 3
 
 
-def test_every_constraint_is_known_except_of_beams():
+def test_every_constraint_is_known_except_of_beams_and_speech():
     known = {each.__name__ for each in constraints.Constraint.__subclasses__()}
-    assert known - decoding.CONSTRAINTS.keys() <= {"ForcedWords"} | {
+    assert known - decoding.CONSTRAINTS.keys() <= {"ForcedWords", "Timestamps"} | {
         each for each in known if not hasattr(constraints, each)
     }
 

@@ -198,4 +198,4 @@ CONSTRAINTS: Mapping[str, _Constraint] = {
     "EndTokens": _end_tokens,
     "VocabularyShortlist": _vocabulary_shortlist,
 }
-"""The constraints by name; `ForcedWords` needs beams, whose tokens are not final before the end."""
+"""The constraints by name, but `ForcedWords`, whose beams are not final before the end, and `Timestamps` of speech."""

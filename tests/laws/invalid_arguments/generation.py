@@ -186,7 +186,6 @@ invalid(
 )
 invalid(
     Speculative,
-    Timestamps,
     {},
     *[({"draft": draft}, f"`draft` must {GENERATIVE}") for draft in ("x", None)],
     error=TypeError,
