@@ -1,7 +1,6 @@
 """The command line `keras-transformer COMMAND`; `keras-transformer --help` lists the commands."""
 
 import argparse
-import functools
 import importlib.metadata
 import itertools
 import json
@@ -16,6 +15,7 @@ from keras_transformer_cli import conversion, folders, generation, prediction, s
 from keras_transformer_cli.output import (
     add_quiet,
     error_text,
+    errors_at,
     is_out_of_memory,
     note,
     one_line,
@@ -154,7 +154,11 @@ def _evaluate(options: argparse.Namespace) -> None:
     else:
         with renamed(paths="data"):
             test = data.read_summaries(options.data, options.columns, **_files(options))
-    answer = functools.partial(pipeline, **prediction.of_long_texts(options.long_texts))
+
+    def answer(texts: Sequence[str]) -> list[str]:
+        with errors_at(lambda row: f"the source {texts[row][:_MOST_CHARACTERS]!r}"):
+            return [*pipeline(texts, **prediction.of_long_texts(options.long_texts))]
+
     _show_scores(pipelines.evaluate(answer, test, metrics=options.metrics), options.metrics)
 
 

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -254,6 +255,15 @@ def test_evaluate_scores_files_by_the_chosen_metrics(exported, tmp_path, capsys)
     assert "stemmer:porter" in found[0]
     assert found[2].endswith("of 2 sentences")
     check_error(capsys, [*arguments, "--columns", "0", "title"], "`--columns` must be columns of the files")
+
+
+def test_evaluate_names_the_source_that_is_too_long(exported, tmp_path, capsys):
+    file = tmp_path / "pairs.tsv"
+    file.write_text("casa\thouse\n" + "perro " * 500 + "\tdog\n")
+    message = "--long-texts split, or --long-texts truncate. Received: "
+    check_error(capsys, ["evaluate", str(exported), "--data", str(file)], message)
+    assert commands.main(["evaluate", str(exported), "--data", str(file)]) == 2
+    assert re.search(r"tokens in the source 'perro perro .{,200}'$", capsys.readouterr().err.strip())
 
 
 def test_the_direction_swaps_source_and_target(tiny_data, sentence_pairs):
