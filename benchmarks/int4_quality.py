@@ -3,8 +3,8 @@
 A GPT on Tiny Shakespeare and a Llama on Don Quijote, each trained for some minutes, on the last tenth of the text,
 which they have not seen: perplexity, the size of the files, and how many greedy ids of continuations are those of
 float32, up to the first that differs in each. The graphs are those of an export; perplexity is that of a graph of
-logits, which is
-converted in the same way. Keras' `quantize` has its defaults, in int8 with activations, in int4 without.
+logits, which is converted in the same way. Keras' `quantize` has its defaults, in int8 with activations, in int4
+without. `--hugging-face FOLDER` measures a published model on Tiny Shakespeare in place of the trained ones.
 
     KERAS_TRANSFORMER_DATA=… .venv/bin/python benchmarks/int4_quality.py     # writes results/int4_quality.json
 """
@@ -15,7 +15,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import measuring
@@ -109,7 +109,9 @@ def identical_ids(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
     return closeness.share(*map(sum, zip(*counts, strict=True)))
 
 
-def of_graphs(pipeline: Any, rows: np.ndarray, prompts: np.ndarray, folder: pathlib.Path) -> dict[str, Any]:
+def of_graphs(
+    pipeline: Any, rows: np.ndarray, prompts: np.ndarray, folder: pathlib.Path, names: Sequence[str]
+) -> dict[str, Any]:
     """Return the figures of the ONNX graphs in each precision, and the ids."""
     import onnxruntime
     import tensorflow as tf
@@ -118,14 +120,15 @@ def of_graphs(pipeline: Any, rows: np.ndarray, prompts: np.ndarray, folder: path
     import keras_transformer_serving as serving
     from keras_transformer.export.to_onnx import conversion, precisions
 
-    kt.export.onnx(pipeline, folder, precisions=PRECISIONS)
+    texts = [pipeline.tokenizer.detokenize(ids).numpy().decode() for ids in prompts[::6]]
+    kt.export.onnx(pipeline, folder, precisions=names, texts=texts)
     spec = tf.TensorSpec([None, None], tf.int32, name="ids")
     axes = {"ids": ["batch_size", "sequence_length"]}
     model = conversion.convert(
         "logits", lambda ids: {"logits": pipeline.model(ids)}, [spec], axes, pipeline.model.weights
     )
     figures = {}
-    for name in PRECISIONS:
+    for name in names:
         graph = precisions.CONVERTERS[name](model) if name in precisions.CONVERTERS else model
         session = onnxruntime.InferenceSession(graph.SerializeToString())
         path = folder / "onnx" / ("" if name == "float32" else name) / "generate_greedy.onnx"
@@ -140,12 +143,14 @@ def of_graphs(pipeline: Any, rows: np.ndarray, prompts: np.ndarray, folder: path
     return figures
 
 
-def of_keras(load: Callable[[], Any], rows: np.ndarray, prompts: np.ndarray) -> dict[str, Any]:
+def of_keras(
+    load: Callable[[], Any], rows: np.ndarray, prompts: np.ndarray, names: Sequence[str]
+) -> dict[str, Any]:
     """Return the figures of a model quantized by Keras, and the ids."""
     from keras_transformer import generation
 
     figures = {}
-    for name in PRECISIONS:
+    for name in names:
         model = load()
         if name != "float32":
             model.quantize(name)
@@ -165,13 +170,35 @@ def measured(case: Case, options: argparse.Namespace, folder: pathlib.Path) -> d
     saved = (options.models or folder) / case.family
     if not saved.exists():
         trained(case, text).save(saved)
-    pipeline = pipelines.load(saved)
+    return figures_of(lambda: pipelines.load(saved), held_out, options, folder)
+
+
+def published(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
+    """Return the figures of a published model on the last tenth of Tiny Shakespeare."""
+    from keras_transformer import pipelines
+
+    _, held_out = read(options.data / CASES["GPT, Shakespeare"].file)
+    return figures_of(
+        lambda: pipelines.from_hugging_face(
+            options.hugging_face, generation="greedy", max_new_tokens=CONTINUATION
+        ),
+        held_out,
+        options,
+        folder,
+    )
+
+
+def figures_of(
+    load: Callable[[], Any], held_out: str, options: argparse.Namespace, folder: pathlib.Path
+) -> dict[str, Any]:
+    """Return the figures of the pipeline that a function loads, on a text."""
+    pipeline = load()
     ids = np.asarray(pipeline.tokenizer.tokenize(held_out), "int32")
-    rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].reshape(-1, LENGTH + 1)
+    rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].reshape(-1, LENGTH + 1)[: options.rows]
     prompts = rows[:: max(len(rows) // PROMPTS, 1), :PROMPT][:PROMPTS]
     figures: dict[str, Any] = {"parameters": pipeline.model.count_params(), "tokens": int(rows.size)}
-    figures["ONNX"] = of_graphs(pipeline, rows, prompts, folder / "export")
-    figures["Keras"] = of_keras(lambda: pipelines.load(saved).model, rows, prompts)
+    figures["ONNX"] = of_graphs(pipeline, rows, prompts, folder / "export", options.precisions)
+    figures["Keras"] = of_keras(lambda: load().model, rows, prompts, options.precisions)
     for kind in ("ONNX", "Keras"):
         expected = figures[kind]["float32"]["ids"]
         shares = {name: identical_ids(row["ids"], expected) for name, row in figures[kind].items()}
@@ -187,10 +214,22 @@ def main(arguments: list[str] | None = None) -> int:
     data = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", "."))
     parser.add_argument("--data", type=pathlib.Path, default=data, help="folder of the texts")
     parser.add_argument("--models", type=pathlib.Path, help="folder of trained models, which are added to it")
+    parser.add_argument(
+        "--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="float32 and others"
+    )
+    parser.add_argument("--rows", type=int, help=f"number of rows of {LENGTH} tokens, by default all")
+    parser.add_argument(
+        "--hugging-face",
+        type=pathlib.Path,
+        help="folder of `transformers` to measure in place of the trained models",
+    )
     parser.add_argument("--only", help="part of the name of a case")
     options = parser.parse_args(arguments)
     figures = {}
-    for name, case in CASES.items():
+    if options.hugging_face:
+        with tempfile.TemporaryDirectory() as folder:
+            figures[options.hugging_face.name] = published(options, pathlib.Path(folder))
+    for name, case in ({} if options.hugging_face else CASES).items():
         if not options.only or options.only in name:
             with tempfile.TemporaryDirectory() as folder:
                 figures[name] = measured(case, options, pathlib.Path(folder))

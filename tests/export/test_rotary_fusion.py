@@ -15,7 +15,7 @@ def converted(layer, size, positions):
 
     def rotate(x, places):
         heads = tf.reshape(tf.matmul(x, kernel), [-1, 5, 2, size])
-        return {"rotated": layer(heads, places if positions else None)}
+        return {"rotated": layer(heads, positions(places))}
 
     spec = [
         tf.TensorSpec([None, 5, 8], tf.float32, name="x"),
@@ -28,12 +28,13 @@ def converted(layer, size, positions):
 @pytest.mark.parametrize(
     ("options", "positions", "is_fused"),
     [
-        ({}, True, True),
-        ({"rotary_dim": 4}, True, False),
-        ({"layout": "interleaved"}, True, False),
-        ({}, False, False),
+        ({}, lambda places: places, True),
+        ({"rotary_dim": 4}, lambda places: places, False),
+        ({"layout": "interleaved"}, lambda places: places, False),
+        ({}, lambda places: None, False),
+        ({}, lambda places: tf.reshape(places[1], [1, 5]), False),
     ],
-    ids=["halves", "some features", "interleaved", "one row of positions"],
+    ids=["halves", "some features", "interleaved", "no positions", "one row of positions"],
 )
 def test_rotations_of_halves_become_one_operation(options, positions, is_fused):
     rotate, model, operations = converted(RotaryPositions(**options), 8, positions)

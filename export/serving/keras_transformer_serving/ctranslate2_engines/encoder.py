@@ -72,10 +72,11 @@ class EncoderModel:
         if self._pad_id is not None:
             mask = mask & (ids != self._pad_id)
         lengths = mask.sum(axis=1)
-        if (mask != (np.arange(mask.shape[1]) < lengths[:, None])).any():
+        wrong = (mask != (np.arange(mask.shape[1]) < lengths[:, None])).any(axis=1)
+        if wrong.any():
             raise ValueError(
                 "`attention_mask` must be 1 for the first tokens of a row and 0 after them for CTranslate2, and ids "
-                f"before the end not the padding id. Received: attention_mask={inputs['attention_mask'].tolist()}"
+                f"before the end not the padding id. Received: others in the rows {np.flatnonzero(wrong).tolist()}"
             )
         hidden = np.zeros((*ids.shape, self._head.settings["model_dim"]), np.float32)
         places = np.flatnonzero(lengths)  # a row without tokens has no hidden states
