@@ -48,8 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         run(options)
-    except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
-        is_memory = isinstance(error, MemoryError)
+    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
+        is_memory = isinstance(error, MemoryError) or "can't start new thread" in str(error)
+        if isinstance(error, RuntimeError) and not is_memory:
+            raise
         message = "The memory is not sufficient. Raise the limit (ulimit -v)." if is_memory else str(error)
         sys.stderr.write(f"keras-transformer-serve: error: {' '.join(message.splitlines())}\n")
         return 2

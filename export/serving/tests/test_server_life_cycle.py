@@ -264,9 +264,10 @@ def test_a_model_that_lacks_a_package_does_not_stop_the_others(versions, small, 
             r"The server needs .*, the extra \[server\]: pip install",
         ),
         (ImportError("libz.so: failed to map segment"), "libz.so: failed to map segment"),
+        (RuntimeError("can't start new thread"), r"The memory is not sufficient\."),
         (MemoryError(), r"The memory is not sufficient\. .*\(ulimit -v\)"),
     ],
-    ids=["missing", "not loaded", "memory"],
+    ids=["missing", "not loaded", "no thread", "memory"],
 )
 def test_only_a_missing_package_names_the_extra(monkeypatch, capsys, tmp_path, error, message):
     importer = builtins.__import__
