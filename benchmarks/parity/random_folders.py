@@ -256,9 +256,9 @@ def save(chance: Chance, folder: pathlib.Path, tokenizer: Any) -> None:
         config.pop("added_tokens_decoder", None)
     change_keys(chance, config)
     write_json(folder / "tokenizer_config.json", config)
-    if config.get("tokenizer_class") != "MBart50Tokenizer" and chance.pick(
-        "without tokenizer_config.json", False, True
-    ):
+    # Without it, a folder of mBART's languages has its class, which has components of its own.
+    needs_config = "en_XX" in tokenizer.get_vocab()
+    if not needs_config and chance.pick("without tokenizer_config.json", False, True):
         (folder / "tokenizer_config.json").unlink()
 
 

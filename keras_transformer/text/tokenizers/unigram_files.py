@@ -3,7 +3,7 @@
 import base64
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
@@ -76,6 +76,7 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str],
         vocabulary = {piece: id_ for id_, (piece, _) in enumerate(scores)}
         specials |= components.template.roles
         specials["unknown"] = scores[components.content["model"]["unk_id"]][0]
+        _check_pieces_in_words(components, vocabulary)
     elif (file := path / hugging_face._FAIRSEQ_FILE).is_file():
         configuration.check_class(file, name, ["XLMRobertaTokenizer"])
         model, settings = file.read_bytes(), normalization_of_model()
@@ -123,6 +124,16 @@ def check_added_tokens(components: Components, pieces: Sequence[str]) -> None:
             raise ValueError(
                 f"{components.path.parent} must number the added token {token['content']!r} with {id_}, after the "
                 f"others. Received: {token['id']}"
+            )
+
+
+def _check_pieces_in_words(components: Components, vocabulary: Container[str]) -> None:
+    """Raise an error for added tokens which, next to characters of words, the model of `tokenizers` finds itself."""
+    for token in components.added_tokens:
+        if token.get("single_word") and token["content"] in vocabulary:
+            raise ValueError(
+                f"{components.path} must have added tokens that are no pieces of its model, or single_word=False. "
+                f"Received: {token['content']!r} with single_word=True"
             )
 
 
