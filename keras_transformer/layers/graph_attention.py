@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.configuration import ConfiguredLayer
 from keras_transformer.layers import masks, score_layers
 from keras_transformer.ops import scores
-from keras_transformer.ops.attention_inputs import check_edges
+from keras_transformer.ops.attention_inputs import check_edges, known_values
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
@@ -215,13 +216,28 @@ class GraphAttention(ConfiguredLayer):
             if self.self_loops:
                 adjacency = ops.logical_or(adjacency, ops.eye(num_nodes, dtype="bool"))
             return {"mask": adjacency[:, None]}  # (B, 1, T, T)
-        check_edges(nodes, nodes, edges)
+        check_edges(nodes, edges)
+        _check_nodes(nodes, edges)
         if self.self_loops:
             edges = ops.cast(edges, "int32")
             loops = ops.repeat(ops.arange(num_nodes, dtype="int32")[:, None], 2, axis=1)
             loops = ops.broadcast_to(loops, [ops.shape(edges)[0], num_nodes, 2])
             edges = ops.concatenate([edges, loops], axis=1)
         return {"edges": edges}
+
+
+def _check_nodes(nodes: Tensor, edges: Tensor) -> None:
+    """Raise a ValueError if known edges have other nodes, or only one of −1."""
+    num_nodes = nodes.shape[1]
+    if (known := known_values(edges)) is None or num_nodes is None:
+        return
+    is_wrong = ((known < 0) | (known >= num_nodes)).any(-1) & (known != -1).any(-1)
+    if is_wrong.any():
+        sample, edge = np.argwhere(is_wrong)[0]
+        raise ValueError(
+            f"`edges` must be [source, target], both in [0, {num_nodes}), or [-1, -1] for padding. "
+            f"Received: {known[sample, edge].tolist()}, edge {edge} of sample {sample}"
+        )
 
 
 def _check_adjacency(nodes: Tensor, adjacency: Tensor) -> None:

@@ -62,8 +62,8 @@ def attention(
             `padding_mask`, the kernel "fused" supports it.
         segment_ids: integers (B, T) for self-attention: positions attend only within the same segment.
         edges: integers (B, E, 2), the graph of each sample: [source, target] lets the query with index `target`
-            attend to the key with index `source`; [−1, −1] is padding; duplicate edges count once. Edges of other
-            indices raise an error where their values are known, and are ignored inside `tf.function` and `jax.jit`.
+            attend to the key with index `source`; edges of other indices, such as the padding −1, are ignored;
+            duplicate edges count once.
         query_positions: integers (T,) or (B, T) that the relation and a `PositionBias` compare, by default 0, 1, 2, …
         key_positions: integers (S,) or (B, S), likewise.
         dropout: probability of dropping an attention weight.

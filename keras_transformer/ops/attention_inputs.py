@@ -50,7 +50,7 @@ class AttentionInputs:
         _check_tensors(self.query, self.key, self.value)
         _check_masks(self.query, self.key, self.mask, self.padding_mask, self.segment_ids)
         _check_key_lengths(self.query, self.key_lengths)
-        check_edges(self.query, self.key, self.edges)
+        check_edges(self.query, self.edges)
         _check_positions(self.query, self.key, self.query_positions, self.key_positions)
         if isinstance(self.bias, PositionBias):
             _check_heads("bias", self.bias.num_heads, self.num_heads)
@@ -291,23 +291,14 @@ def known_values(tensor: Tensor) -> np.ndarray | None:
         return None
 
 
-def check_edges(query: Tensor, key: Tensor, edges: Tensor | None) -> None:
-    """Raise a ValueError unless the edges are integers (B, E, 2), if known of the key and query or padding."""
+def check_edges(query: Tensor, edges: Tensor | None) -> None:
+    """Raise a ValueError unless the edges are integers (B, E, 2)."""
     if edges is None:
         return
     edges = ops.convert_to_tensor(edges)
     _check_fit("edges", edges, ("B", "E", "2"), (query.shape[0], None, 2))
     if "int" not in backend.standardize_dtype(edges.dtype):
         raise ValueError(f"`edges` must be integers [source, target]. Received: edges.dtype={edges.dtype}")
-    if (known := known_values(edges)) is None or None in (sizes := (key.shape[1], query.shape[1])):
-        return
-    is_wrong = ((known < 0) | (known >= sizes)).any(-1) & (known != -1).any(-1)
-    if is_wrong.any():
-        sample, edge = np.argwhere(is_wrong)[0]
-        raise ValueError(
-            f"`edges` must be [source, target] with source in [0, {sizes[0]}) and target in [0, {sizes[1]}), or "
-            f"[-1, -1] for padding. Received: {known[sample, edge].tolist()}, edge {edge} of sample {sample}"
-        )
 
 
 def _check_not_float(name: str, tensor: Tensor, expected: str) -> None:
