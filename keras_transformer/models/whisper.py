@@ -261,6 +261,10 @@ class Whisper(EncoderDecoder):
     def _embed(
         self, side: str, ids: Tensor, positions: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
+        if (
+            positions is not None
+        ):  # a row that has ended goes on with those of others, whose prompts are shorter
+            positions = ops.minimum(positions, self.positions[side].max_length - 1)
         hidden = self.positions[side](self.embedding(ids), positions=positions)
         return self.drop(hidden, training=training)
 

@@ -102,6 +102,7 @@ def read_in_order(recognize, audio, prompt, context=(), keeps=False):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True], ids=["alone", "with the text before"])
 def test_windows_begin_where_the_last_segment_ended(recognize, keeps):
     options = {"long_audio": "sequential", "timestamps": True, "condition_on_previous_text": keeps}
@@ -134,18 +135,22 @@ def test_windows_begin_where_the_last_segment_ended(recognize, keeps):
     assert len({each.window for each in found[1].segments}) > 1
 
 
+@pytest.mark.slow
 def test_a_prompt_is_the_text_before_the_audio(recognize):
     start = recognize.model.start_id
-    ids = [*BYTES.encode(" hey").numpy()]
+    ids = [*BYTES.encode(" hello there").numpy()]
     ids = [id_ for id_ in ids if id_ > 3]
     prompt = [PREVIOUS, *ids[-5:], start, NO_TIMES]
     expected = recognize._texts([decoded(recognize, SOUNDS[1], prompt, is_timed=False)])
-    assert recognize(SOUNDS[1:2], prompt="hey") == expected
-    assert recognize.served()(SOUNDS[1:2], prompt=" hey ") == expected
+    assert recognize(SOUNDS[1:2], prompt="hello there") == expected
+    assert recognize.served()(SOUNDS[1:2], prompt=" hello there ") == expected
     assert recognize(SOUNDS[1:2], prompt=" ") == recognize(SOUNDS[1:2])
     # The rows of a batch have prompts of several lengths, and the one with a context a lower limit.
     rows = [recognize._prompt({}, context) for context in ([], ids, [80, 81])]
     served = recognize.served()
+    for ids in ([-2], [BYTES.vocabulary_size]):
+        with pytest.raises(ValueError, match="`decoder_input_ids` must be from -1 to"):
+            served.run(audio=SOUNDS[1][None], decoder_input_ids=[ids])
     single = [
         served.run(audio=SOUNDS[1][None], decoder_input_ids=row["decoder_input_ids"][None]) for row in rows
     ]
@@ -157,6 +162,7 @@ def test_a_prompt_is_the_text_before_the_audio(recognize):
     np.testing.assert_array_equal(together, [each["ids"][0] for each in single])
 
 
+@pytest.mark.slow
 def test_all_windows_have_the_language_of_the_first():
     known = transcribe_languages()
     recognize = timed(languages=known.languages, tasks=known.tasks)
@@ -169,6 +175,13 @@ def test_all_windows_have_the_language_of_the_first():
         any(text.strip() for text in recognize._texts([[id_ for id_ in part.ids if id_ < FIRST]]))
         for _, part in expected
     )
+    served, prompts = recognize.served(), []
+    run = served.engine.run
+    served.engine.run = lambda feed: prompts.append(feed["decoder_input_ids"][0].tolist()) or run(feed)
+    served.transcripts([LONG], timestamps=True, long_audio="sequential")
+    start = recognize.model.start_id
+    assert prompts == [[start, -1, 90], *[[start, code, 90]] * (len(prompts) - 1)]
+    assert len(prompts) > 1
 
 
 @pytest.mark.parametrize(
@@ -225,6 +238,7 @@ def test_options_without_their_needs_are_rejected(recognize):
         transcribe(long_audio="sequential")
 
 
+@pytest.mark.slow
 def test_settings_are_saved(recognize, tmp_path):
     recognize.save(tmp_path / "it")
     loaded = pipelines.load(tmp_path / "it")
@@ -254,6 +268,7 @@ def test_exports_without_prompts_are_read(recognize):
         older.transcripts(SOUNDS[:1], timestamps=True)
 
 
+@pytest.mark.slow
 def test_requests_have_segments_and_subtitles(recognize):
     from served_exports import listening
 
