@@ -354,7 +354,10 @@ class Timestamps(Constraint):
         forbidden = ops.logical_or(ops.logical_or(is_text, at < 1), ops.equal(index, self.no_timestamps_id))
         others = ops.where(forbidden, FORBIDDEN, others)
         highest = ops.max(others, axis=-1, keepdims=True)
-        is_time = ops.logsumexp(times, axis=-1, keepdims=True) > highest
+        # `logsumexp` tests for infinite numbers, which ONNX does not in float16.
+        largest = ops.max(times, axis=-1, keepdims=True)
+        total = ops.sum(ops.exp(times - largest), axis=-1, keepdims=True)
+        is_time = largest + ops.log(total) > highest
         others = ops.where(is_time, FORBIDDEN, others)
         is_timed = ops.not_equal(history.last_prompt_ids, self.no_timestamps_id)[:, None, None]
         return ops.where(is_timed, ops.concatenate([others, times], axis=-1), logits)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import generation, pipelines
+import keras_transformer_serving as serving
+from keras_transformer import export, generation, pipelines
 from keras_transformer.generation.constraints import History, is_allowed
 from keras_transformer_serving.audio import read_wav
 from keras_transformer_serving.pipelines.speech_segments import Segment, Span, spans, subtitles
@@ -244,6 +245,17 @@ def test_settings_are_saved(recognize, tmp_path):
     loaded = pipelines.load(tmp_path / "it")
     options = {"timestamps": True, "long_audio": "sequential", "condition_on_previous_text": True}
     assert loaded.transcripts([LONG], **options) == recognize.transcripts([LONG], **options)
+
+
+@pytest.mark.slow
+def test_exports_of_each_precision_have_segments(recognize, tmp_path):
+    export.onnx(recognize, tmp_path / "it", precisions=("float32", "float16", "int8"))
+    options = {"timestamps": True, "long_audio": "sequential"}
+    for precision in ("float32", "float16", "int8"):
+        (found,) = serving.load(tmp_path / "it", precision=precision).transcripts([LONG], **options)
+        assert found.segments
+        if precision == "float32":
+            assert [found] == recognize.transcripts([LONG], **options)
 
 
 def test_exports_without_prompts_are_read(recognize):
