@@ -193,13 +193,22 @@ def compare_tokenizer(
     found: Findings, tokenizer: Any, reference: Any, lines: Sequence[str], name: str
 ) -> None:
     """Compare ids and decoded texts."""
+    added = _added(reference)
     special = [*tokenizer.special_token_ids, *reference.all_special_tokens]
-    special += [token for token, added in _added(reference).items() if added.special]
-    if (
-        type(reference).__name__ == "ByT5Tokenizer"
-    ):  # in Python, whose white space has the separators of files
+    special += [token for token, each in added.items() if each.special]
+    # The end and padding tokens that `config.json` alone names are special in this package only.
+    of_model = [
+        token for token in tokenizer.special_token_ids if token not in {*added, *reference.all_special_tokens}
+    ]
+    lines = [line for line in lines if not any(token in line for token in of_model)]
+    class_name = type(reference).__name__
+    if class_name == "ByT5Tokenizer":
+        # The class is written in Python, whose white space has the separators of files.
         lines = [re.sub("[\x1c-\x1f]", "", line) for line in lines]
     plain = [line for line in lines if not any(token in line for token in special)]
+    if class_name == "LlamaTokenizer":
+        # The class begins a text with a space, but not what follows a special token.
+        lines = plain
     served = None
     with contextlib.suppress(NotImplementedError):
         served = serving.tokenizer_of(tokenizer.model_bytes, {"tokenizer_class": type(tokenizer).__name__})
@@ -228,7 +237,8 @@ def compare_tokenizer(
             rows = rows[: LINES // 2]
             texts_of = [reference.decode(row, skip_special_tokens=True) for row in rows]
             ours = [each.decode() for each in tokenizer.detokenize(rows).numpy()] if rows else []
-            if type(reference).__name__ == "M2M100Tokenizer":  # it strips texts, which SentencePiece does not
+            if class_name in ("M2M100Tokenizer", "MarianTokenizer"):
+                # The classes strip texts, which SentencePiece does not.
                 texts_of = [
                     text if text != other.strip() else other
                     for text, other in zip(texts_of, ours, strict=True)
