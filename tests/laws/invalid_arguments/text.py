@@ -169,13 +169,13 @@ invalid(
     must("be", character_coverage=0.5),
     (
         {"vocabulary_size": 6, "byte_fallback": False},
-        "…suit these texts: …needs an id. Received: vocabulary_size=6, byte_fallback=False; …6 vs 11",
+        "…at least 11 for these texts: …needs an id. Received: vocabulary_size=6, byte_fallback=False",
     ),
     (
         {"vocabulary_size": 266},
-        "…suit these texts: …256 bytes …vocabulary_size=266, byte_fallback=True; …266 vs 267",
+        "…at least 267 for these texts: …256 bytes …vocabulary_size=266, byte_fallback=True",
     ),
-    ({"vocabulary_size": 266, "model": "bpe"}, "…suit these texts…266 vs 267"),
+    ({"vocabulary_size": 266, "model": "bpe"}, "…at least 267 for these texts"),
     ({"vocabulary_size": 260, "model": "char"}, "…from 261 …256 bytes of `byte_fallback`"),
     ({"vocabulary_size": 260, "model": "word"}, "…from 261 …byte_fallback=True"),
     name="SentencePieceTokenizer.train",
