@@ -238,7 +238,9 @@ def save(chance: Chance, folder: pathlib.Path, tokenizer: Any) -> None:
     if file.is_file():
         content = read_json(file)
         follows_file = type(tokenizer).__name__ == "TokenizersBackend"
-        if follows_file or chance.pick("tokenizer.json of other settings", False, True):
+        # Of mBART's languages, the components of the file apply here, and in transformers those of the class.
+        is_fixed = "en_XX" in tokenizer.get_vocab() and not follows_file
+        if follows_file or (not is_fixed and chance.pick("tokenizer.json of other settings", False, True)):
             change_components(chance, content)
         if follows_file:
             config["tokenizer_class"] = chance.any("tokenizer_class", *CLASSES)

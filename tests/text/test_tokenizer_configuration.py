@@ -116,8 +116,11 @@ def test_a_file_of_unigrams_keeps_spaces_without_a_normalizer(tmp_path):
         text.from_hugging_face(tmp_path)
 
 
-def test_the_unused_tokens_of_camembert_are_special(tmp_path):
-    """Its class in `transformers` 5 adds them, also where no file lists them."""
+@pytest.mark.parametrize(
+    "extra", [{}, {"extra_special_tokens": {"image_token": "<e>"}}], ids=["none", "names"]
+)
+def test_the_unused_tokens_of_camembert_are_special(tmp_path, extra):
+    """Its class in `transformers` 5 adds them, also where no file lists them or a file has tokens with names."""
     scores = [
         ["<s>NOTUSED", 0.0],
         ["<pad>", 0.0],
@@ -130,7 +133,7 @@ def test_the_unused_tokens_of_camembert_are_special(tmp_path):
     write(
         tmp_path,
         tokenizer_json={"model": model},
-        tokenizer_config_json={"tokenizer_class": "CamembertTokenizer"},
+        tokenizer_config_json={"tokenizer_class": "CamembertTokenizer", **extra},
     )
     tokenizer = text.from_hugging_face(tmp_path)
     assert tokenizer.tokenize("<s>NOTUSEDa", special_tokens=True).numpy().tolist() == [0, 7, 8]

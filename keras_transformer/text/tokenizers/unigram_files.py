@@ -48,7 +48,10 @@ def read_sentence_piece(folder: Folder, target: bool) -> tuple[bytes, list[str],
     config = configuration.checked(path)
     name = configuration.class_name(path, config)
     if name == "CamembertTokenizer":
-        config = {"extra_special_tokens": _CAMEMBERT_UNUSED, **config}
+        # A list in the file replaces the tokens of the class; tokens with names are further ones.
+        has_names = isinstance(config.get("extra_special_tokens"), dict)
+        key = "additional_special_tokens" if has_names else "extra_special_tokens"
+        config = {key: _CAMEMBERT_UNUSED, **config}
     roles = hugging_face._roles(config, hugging_face._NAMES)
     specials = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", **roles}
     specials.setdefault("start", specials["pad"])
