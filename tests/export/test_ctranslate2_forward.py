@@ -15,6 +15,7 @@ from keras_transformer.generation import BannedWords, MinNewTokens
 from keras_transformer_serving.ctranslate2_engines import heads, whisper
 from keras_transformer_serving.model import Model
 from tests.laws import pipelines as rows
+from tests.pipelines.test_speech_segments import NO_TIMES, timed
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
@@ -39,7 +40,7 @@ def test_a_classifier_is_compared_and_loaded(tmp_path):
     assert [*map(len, (served.engine.inputs, served.engine.outputs))] == [3, 2]
     card = (folder / "README.md").read_text()
     assert "`ctranslate2.Encoder` loads the folder `ctranslate2`" in card
-    # CTranslate2 alone gives the hidden states.
+    # CTranslate2 of_row gives the hidden states.
     ids = np.array([[3, 70, 71, 2]])
     plain = ctranslate2.Encoder(str(folder / "ctranslate2"))
     hidden = np.array(plain.forward_batch(ids.tolist(), token_type_ids=[[0] * 4]).last_hidden_state)
@@ -95,7 +96,7 @@ def test_speech_equals_the_pipeline(options, tmp_path):
     served, audio = serving.load(folder, workers=2), [*rows.AUDIO, np.tile(rows.AUDIO[0], 3)]
     assert served(audio, batch_size=2) == pipeline(audio)
     assert 'model("speech.wav")' in (folder / "README.md").read_text()
-    # CTranslate2 alone, with tokens for the ids.
+    # CTranslate2 of_row, with tokens for the ids.
     vocabulary = json.loads((folder / "ctranslate2" / "vocabulary.json").read_text())
     assert (vocabulary.index("<|startoftranscript|>"), vocabulary.index("<|notimestamps|>")) == (
         pipeline.model.start_id,
@@ -109,6 +110,30 @@ def test_languages_equal_the_pipeline(tmp_path):
     served, audio = serving.load(exported(pipeline, tmp_path)), [*rows.AUDIO]
     for options in ({}, {"language": ["es", "", "fr"], "task": "translate"}, {"language": "en"}):
         assert served.transcripts(audio, **options) == pipeline.transcripts(audio, **options)
+
+
+@pytest.mark.slow
+def test_timestamps_and_the_text_before_equal_the_pipeline(tmp_path):
+    pipeline = timed()
+    served, audio = serving.load(exported(pipeline, tmp_path)), [*rows.AUDIO]
+    for options in (
+        {"timestamps": True},
+        {"prompt": "abc"},
+        {"prompt": "ab", "timestamps": True, "long_audio": "sequential"},
+    ):
+        assert served.transcripts(audio, **options) == pipeline.transcripts(audio, **options)
+    feed = {"audio": np.zeros((3, 2000), "float32"), "lengths": np.array([2000, 1500, 1000])}
+    prompts = [
+        [pipeline.model.start_id, NO_TIMES],
+        [pipeline.model.start_id],
+        [75, 65, pipeline.model.start_id],
+    ]
+    padded = np.array([prompt + [pipeline.model.pad_id] * (3 - len(prompt)) for prompt in prompts], "int32")
+    together = served.engine.run({**feed, "decoder_input_ids": padded})["ids"]
+    for row, prompt in enumerate(prompts):
+        of_row = {name: values[row : row + 1] for name, values in feed.items()}
+        found = served.engine.run({**of_row, "decoder_input_ids": np.array([prompt], "int32")})["ids"]
+        np.testing.assert_array_equal(found[0], together[row])
 
 
 def test_features_equal_the_layer():
@@ -163,10 +188,10 @@ UNSUPPORTED = {
     "one of Transformer.*Received: a GPTClassifier": rows.classify_by_gpt,
     "one of Transformer.*Received: a EncoderDecoderClassifier": rows.classify_by_bart,
     "`generation` must be greedy search for speech in CTranslate2. Received: 'beam'": rows.transcribe,
-    "BannedWords of one token each.*Received: BannedWords of several tokens": lambda: rows.transcribe(
+    "BannedWords of one token each,.*Received: BannedWords of several tokens": lambda: rows.transcribe(
         "greedy", constraints=[BannedWords([[65], [66, 67]])]
     ),
-    "BannedWords of one token each.*Received: MinNewTokens": lambda: rows.transcribe(
+    "BannedWords of one token each,.*Received: MinNewTokens": lambda: rows.transcribe(
         "greedy", constraints=[MinNewTokens(2)]
     ),
     r"`prefix_ids` must end with the id.*Received: prefix_ids=\[\]": lambda: rows.transcribe(

@@ -20,12 +20,17 @@ def speech_of(pipeline: Any) -> Arrays:
             f"`generation` must be greedy search for speech in CTranslate2. Received: {sampler!r}"
         )
     suppressed = {model.pad_id, model.start_id} - {model.end_id, None}
+    max_initial = None
     for constraint in config["constraints"]:
+        if constraint["constraint"] == "Timestamps":  # CTranslate2 has their rules
+            max_initial = constraint["max_initial"]
+            continue
         words = constraint.get("words", ())
         if constraint["constraint"] != "BannedWords" or any(len(word) != 1 for word in words):
             received = f"{constraint['constraint']} of several tokens" if words else constraint["constraint"]
             raise ValueError(
-                f"`constraints` must be BannedWords of one token each for speech in CTranslate2. Received: {received}"
+                "`constraints` must be Timestamps, or BannedWords of one token each, for speech in CTranslate2. "
+                f"Received: {received}"
             )
         suppressed |= {id_ for (id_,) in words}
     before = [*pipeline.languages.values(), *pipeline.tasks.values(), *pipeline.prefix_ids]
@@ -43,6 +48,8 @@ def speech_of(pipeline: Any) -> Arrays:
     settings = {
         PREFIX: [*pipeline.prefix_ids],
         "max_new_tokens": pipeline.max_new_tokens,
+        "max_length": model.max_length,
+        "max_initial": model.vocabulary_size if max_initial is None else max_initial,
         "suppressed_ids": sorted(suppressed),
         "samples": model.max_samples,
         "window_length": features.window_length,
