@@ -11,7 +11,10 @@ import functools
 import http.client
 import json
 import math
+import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -166,22 +169,36 @@ def calls(case: Options, context: runner.Context) -> runner.Run:
     return lambda: {"texts": len(pipeline(texts))}
 
 
-def exported(case: Options) -> str:
-    """Return the folder of an export."""
-    import keras_transformer as kt
-
-    folder = tempfile.mkdtemp()
-    kt.export.onnx(pipelines()[case["pipeline"]](), f"{folder}/export", precisions=("float32",))
-    return f"{folder}/export"
+def exported(case: Options) -> tuple[str, list[str]]:
+    """Return the folder of an export, and texts, which another process writes: a server has no TensorFlow."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    program = (
+        "import json, sys, paired, keras_transformer as kt\n"
+        "kt.export.onnx(paired.pipelines()[sys.argv[1]](), 'export', precisions=('float32',))\n"
+        "json.dump([source for source, _ in paired.phrases()], open('texts.json', 'w'))"
+    )
+    paths = [str(pathlib.Path(__file__).resolve().parent), os.environ["PYTHONPATH"]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", program, case["pipeline"]]
+    subprocess.run(command, check=True, cwd=folder, env=environment)
+    return str(folder / "export"), json.loads((folder / "texts.json").read_text())[: case["texts"]]
 
 
 def serving(case: Options, context: runner.Context) -> runner.Run:
     """Prepare calls of the serving library."""
     import keras_transformer_serving
 
-    served = keras_transformer_serving.load(exported(case))
-    texts = [source for source, _ in phrases()[: case["texts"]]]
+    folder, texts = exported(case)
+    served = keras_transformer_serving.load(folder)
     return lambda: {"texts": len(served(texts))}
+
+
+def answer(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> int:
+    """Return the status of a request."""
+    connection.request(method, path, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    return response.status
 
 
 def server(case: Options, context: runner.Context) -> runner.Run:
@@ -190,21 +207,25 @@ def server(case: Options, context: runner.Context) -> runner.Run:
 
     from keras_transformer_serving.server import create_app
 
-    config = uvicorn.Config(create_app({"model": exported(case)}), port=0, log_level="error", http="h11")
+    folder, texts = exported(case)
+    config = uvicorn.Config(create_app({"model": folder}), port=0, log_level="error", http="h11")
     server = uvicorn.Server(config)
     threading.Thread(target=server.run, daemon=True).start()
     while not server.started:
         time.sleep(0.01)
-    connection = http.client.HTTPConnection(*server.servers[0].sockets[0].getsockname())
-    bodies = [json.dumps({"instances": [source]}) for source, _ in phrases()[: case["texts"]]]
+    connect = functools.partial(
+        http.client.HTTPConnection, *server.servers[0].sockets[0].getsockname(), timeout=60
+    )
+    while answer(connect(), "GET", "/v1/models/model/metadata") != 200:  # models are loaded after the start
+        time.sleep(0.1)
+    bodies = [json.dumps({"instances": [text]}) for text in texts]
 
     def run() -> runner.Figures:
+        connection = connect()  # the server closes idle ones
         for body in bodies:
-            connection.request("POST", "/v1/models/model:predict", body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            if response.status != 200:
-                raise RuntimeError(response.read().decode())
-            response.read()
+            status = answer(connection, "POST", "/v1/models/model:predict", body)
+            if status != 200:
+                raise RuntimeError(f"status {status}")
         return {"requests": len(bodies)}
 
     return run
@@ -260,23 +281,23 @@ def prepare(contender: str) -> runner.Prepare:
     """Return a function that prepares the cases with one checkout."""
 
     def prepared(case: Options, context: runner.Context) -> runner.Run:
-        import tensorflow as tf
+        if case["kind"] in ("serving", "server"):
+            import keras_transformer_serving as used
+        else:
+            import tensorflow as tf
 
-        if not tf.config.threading.get_intra_op_parallelism_threads():
-            tf.config.threading.set_intra_op_parallelism_threads(context.threads)
-            tf.config.threading.set_inter_op_parallelism_threads(context.threads)
-        import keras
+            if not tf.config.threading.get_intra_op_parallelism_threads():
+                tf.config.threading.set_intra_op_parallelism_threads(context.threads)
+                tf.config.threading.set_inter_op_parallelism_threads(context.threads)
+            import keras
 
-        import keras_transformer
+            import keras_transformer as used
 
-        folder, used = (
-            checkout(context.options, contender),
-            pathlib.Path(keras_transformer.__file__).resolve(),
-        )
-        if not used.is_relative_to(folder):
-            raise ImportError(f"keras_transformer must be in {folder}. Received: {used}")
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+            keras.backend.clear_session()
+            keras.utils.set_random_seed(0)
+        folder, file = checkout(context.options, contender), pathlib.Path(used.__file__).resolve()
+        if not file.is_relative_to(folder):
+            raise ImportError(f"{used.__name__} must be in {folder}. Received: {file}")
         return PREPARES[case["kind"]](case, context)
 
     return prepared
