@@ -22,7 +22,7 @@ _FUNCTIONS = {
         (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy),
     )
 }
-# Losses of probabilities that cannot be told that the outputs are logits.
+# Losses of probabilities, without an argument `from_logits`.
 _OF_PROBABILITIES = (keras.losses.Dice, keras.losses.KLDivergence, keras.losses.Tversky)
 _FUNCTIONS_OF_PROBABILITIES = (keras.losses.dice, keras.losses.kl_divergence, keras.losses.tversky)
 
