@@ -130,11 +130,9 @@ class Graphs(ExportedEngine):
             if (values := option_of(batch, name, tensor.default)) is not None:
                 inputs[name] = np.array(values, _graph_type(tensor))
         outputs = self.run_loop(ids, mask, inputs)
-        shapes = {"ids": (-1, self.max_new_tokens), "lengths": -1, "scores": -1}
-        return [
-            Generated(*(outputs[name][row].reshape(shape) for name, shape in shapes.items()))
-            for row in range(len(batch))
-        ]
+        shape = (len(batch), self.num_return)
+        shapes = {"ids": (*shape, self.max_new_tokens), "lengths": shape, "scores": shape}
+        return [*map(Generated, *(outputs[name].reshape(shape) for name, shape in shapes.items()))]
 
     def _scored(self, batch: Sequence[Scored]) -> list[np.ndarray]:
         """Return the log-probabilities (T,) of the targets of a batch."""

@@ -165,27 +165,31 @@ def run(
         for place, job in enumerate(jobs):
             waiting[job.method].append((row, place, job))
 
-    with _without_collections():
-        for row in rows:
-            send(row, None)
-    while waiting:
-        name = next((name for name in local if name in waiting), None) or next(iter(waiting))
-        entries = waiting.pop(name)
-        if name in local:
-            computed = local[name]([job.values for _, _, job in entries])
-        else:
-            entries.sort(key=lambda entry: entry[2].length)
-            batches = [*_batches(entries, batch_size)]
-            values = [[job.values for _, _, job in batch] for batch in batches]
-            of_batches = engine.map(engine.methods[name], values)
-            computed = [*itertools.chain.from_iterable(of_batches)]
+    def receive(entries: Sequence[tuple[int, int, Job]], computed: Iterable[Any]) -> None:
         for (row, place, _), result in zip(entries, computed, strict=True):
             results[row][place] = result
             missing[row] -= 1
+        for row in dict.fromkeys(row for row, _, _ in entries):
+            if not missing[row]:
+                send(row, results.pop(row))
+
+    def compute_local() -> None:
+        while name := next((name for name in local if name in waiting), None):
+            entries = waiting.pop(name)
+            receive(entries, local[name]([job.values for _, _, job in entries]))
+
+    with _without_collections():
+        for row in rows:
+            send(row, None)
+        compute_local()
+    while waiting:
+        name = next(iter(waiting))
+        entries = sorted(waiting.pop(name), key=lambda entry: entry[2].length)
+        values = [[job.values for _, _, job in batch] for batch in _batches(entries, batch_size)]
+        of_batches = engine.map(engine.methods[name], values)
         with _without_collections():
-            for row in dict.fromkeys(row for row, _, _ in entries):
-                if not missing[row]:
-                    send(row, results.pop(row))
+            receive(entries, itertools.chain.from_iterable(of_batches))
+            compute_local()
     return answers
 
 

@@ -306,8 +306,7 @@ class GenerationSteps(Task, abc.ABC):
 
     def _hypotheses(self, source: Source) -> Steps[Generated]:
         """Return the ids of all hypotheses for a source."""
-        out: Generated = yield from compute(GENERATE, source, len(source.ids))
-        return out
+        return compute(GENERATE, source, len(source.ids))
 
     def _part(
         self, text: Any, row: Row, index: int, number: int, count: int, marked: Part | None
@@ -349,8 +348,7 @@ class GenerationSteps(Task, abc.ABC):
     ) -> Steps[np.ndarray]:
         """Return the log-probability of each token of a target."""
         length = len(source.ids) + len(target_ids)
-        scores: np.ndarray = yield from compute(SCORE, Scored(source, target_ids, mask), length)
-        return scores
+        return compute(SCORE, Scored(source, target_ids, mask), length)
 
     def _pair(
         self, text: Any, target: str | None, row: Row, index: int
@@ -402,13 +400,11 @@ class GenerationSteps(Task, abc.ABC):
         return ids
 
     def _tokenize(self, text: str, special_tokens: bool = False) -> Steps[list[int]]:
-        ids: list[int] = yield from compute(TOKENIZE, (text, special_tokens))
-        return ids
+        return compute(TOKENIZE, (text, special_tokens))
 
     def _decoded(self, ids: Sequence[int]) -> Steps[str]:
         """Return the text of generated ids."""
-        text: str = yield from compute(DETOKENIZE, self._shown_ids(ids))
-        return text
+        return compute(DETOKENIZE, self._shown_ids(ids))
 
     def _shown_ids(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the ids before the first of the other end tokens, without special tokens to skip.

@@ -294,13 +294,11 @@ class Tokenizer(abc.ABC):
         Args:
             ids: ids in the vocabulary.
         """
-        kept = []
-        for place, id_ in enumerate(map(int, ids)):
-            if id_ == self.end_id and (place > 0 or self.start_id != self.end_id):
-                break
-            if id_ not in (self.start_id, self.pad_id, *self.source_prefix_ids, *self._skipped_ids):
-                kept.append(id_)
-        return self._join(kept)
+        skipped = {self.start_id, self.pad_id, *self.source_prefix_ids, *self._skipped_ids}
+        ids = [*map(int, ids)]
+        first = int(self.start_id == self.end_id)  # the place from which an end id ends the row
+        length = ids.index(self.end_id, first) if self.end_id in ids[first:] else len(ids)
+        return self._join([id_ for id_ in ids[:length] if id_ not in skipped])
 
     @functools.cached_property
     def _tokens_in_text(self) -> list[list[TokensInText]]:

@@ -5,6 +5,7 @@ compares a candidate in float64 with the best so far in float32; newer versions 
 float32, so that their ids of texts such as "1,000" may differ.
 """
 
+import math
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import Self
@@ -38,15 +39,19 @@ class Unigram:
         normal = [score for _, score, type_ in entries if type_ == _NORMAL]
         self._unknown_score = _float32(min(normal) - _UNKNOWN_PENALTY)
         largest = max(_SMALLEST, *normal)
-        # The id and score of each piece; None for the beginning of a piece that is not a piece.
-        self._table: dict[str, tuple[int, float] | None] = {}
+        # The id and score of each piece; -∞ for the beginning of a piece that is not a piece.
+        beginning = self._unknown_id, -math.inf
+        self._table: dict[str, tuple[int, float]] = {}
         for id_, (piece, score, type_) in enumerate(entries):
             if type_ in (_NORMAL, _USER_DEFINED, _UNUSED):
                 for end in range(1, len(piece)):
-                    self._table.setdefault(piece[:end])
+                    self._table.setdefault(piece[:end], beginning)
                 if type_ == _USER_DEFINED:
                     score = _float32(len(piece.encode()) * largest) - 0.1
-                self._table[piece] = None if type_ == _UNUSED else (id_, score)
+                self._table[piece] = beginning if type_ == _UNUSED else (id_, score)
+        self._characters = {
+            piece for piece, (_, score) in self._table.items() if len(piece) == 1 and score > -math.inf
+        }
 
     @classmethod
     def of(cls, model: bytes) -> Self | None:
@@ -64,25 +69,21 @@ class Unigram:
 
     def __call__(self, text: str) -> list[tuple[str, int]]:
         """Return the pieces of a normalised text and their ids; adjacent unknown characters are one piece."""
-        scores = array("f", bytes(4 * (len(text) + 1)))
-        starts, ids = [-1] * (len(text) + 1), [self._unknown_id] * (len(text) + 1)
-        table = self._table
-        for start in range(len(text)):
-            here, single = scores[start], False
-            for end in range(start + 1, len(text) + 1):
-                piece = text[start:end]
-                if piece not in table:
-                    break
-                entry = table[piece]
+        size, find = len(text), self._table.get
+        scores = array("f", [0.0, *[-math.inf] * size])
+        starts, ids = [0] * (size + 1), [self._unknown_id] * (size + 1)
+        for start in range(size):
+            here = scores[start]
+            for end in range(start + 1, size + 1):
+                entry = find(text[start:end])
                 if entry is None:
-                    continue
+                    break
                 candidate = entry[1] + here  # in float64
-                if starts[end] < 0 or candidate > scores[end]:
+                if candidate > scores[end]:
                     scores[end], starts[end], ids[end] = candidate, start, entry[0]
-                single |= end == start + 1
-            if not single:
+            if text[start] not in self._characters:
                 candidate = _float32(self._unknown_score + here)
-                if starts[start + 1] < 0 or candidate > scores[start + 1]:
+                if candidate > scores[start + 1]:
                     scores[start + 1], starts[start + 1], ids[start + 1] = candidate, start, self._unknown_id
         return self._pieces(text, starts, ids)
 
