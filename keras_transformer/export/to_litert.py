@@ -16,7 +16,7 @@ from keras_transformer.export import card
 from keras_transformer.export.bundle_writer import check_pipeline, without_tensorflow_warnings
 from keras_transformer.export.parity.comparison import WithPipeline
 from keras_transformer.export.targets import ExportTarget
-from keras_transformer.models.input_checks import inputs_checked
+from keras_transformer.models.input_specs import inputs_checked
 from keras_transformer.pipelines.pipeline import ExportedFunction
 from keras_transformer_serving import precisions
 from keras_transformer_serving.graph_files import FLOAT32

@@ -18,7 +18,7 @@ from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import configuration, operations, section, warmup
 from keras_transformer.export.writing import write_parts
-from keras_transformer.models.input_checks import inputs_checked
+from keras_transformer.models.input_specs import inputs_checked
 from keras_transformer.pipelines.pipeline import ExportedFunction
 from keras_transformer.typing import Tensor
 from keras_transformer_options.files import checked_model_name

@@ -10,7 +10,6 @@ from keras_transformer.generation.constraints import ForcedWords as ForcedWords
 from keras_transformer.generation.constraints import MinNewTokens as MinNewTokens
 from keras_transformer.generation.constraints import NoRepeatNGram as NoRepeatNGram
 from keras_transformer.generation.constraints import RepetitionPenalty as RepetitionPenalty
-from keras_transformer.generation.constraints import Timestamps as Timestamps
 from keras_transformer.generation.constraints import VocabularyShortlist as VocabularyShortlist
 from keras_transformer.generation.ensemble import Ensemble as Ensemble
 from keras_transformer.generation.generative_model import GenerativeModel as GenerativeModel
@@ -27,6 +26,7 @@ from keras_transformer.generation.samplers import get as get
 from keras_transformer.generation.scoring import Scores as Scores
 from keras_transformer.generation.scoring import score as score
 from keras_transformer.generation.streaming import stream as stream
+from keras_transformer.generation.timestamps import Timestamps as Timestamps
 
 __all__ = [
     "BannedWords",

@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer import xla
 from keras_transformer.generation.generative_model import GenerativeModel, is_encoder_decoder, source_is_ids
 from keras_transformer.generation.validation import padding_value
-from keras_transformer.models.input_checks import inputs_checked
+from keras_transformer.models.input_specs import inputs_checked
 from keras_transformer.typing import Tensor
 
 Arrays = dict[str, np.ndarray]

@@ -18,12 +18,12 @@ from keras_transformer.generation.constraints import (
     ForcedWords,
     History,
     MinNewTokens,
-    Timestamps,
     VocabularyShortlist,
     forbid,
     get,
 )
 from keras_transformer.generation.samplers import Sampler
+from keras_transformer.generation.timestamps import Timestamps
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check
 

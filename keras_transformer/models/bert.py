@@ -19,7 +19,7 @@ from keras_transformer.layers.feed_forward import activation_function, get_activ
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.block_arguments import padding_arguments, real_tokens
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.models.model import Model, PublishedSizes
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor

@@ -9,7 +9,7 @@ from keras_transformer.layers import Dropout
 from keras_transformer.layers.feed_forward import activation_function, get_activation
 from keras_transformer.layers.residual import new_norm
 from keras_transformer.models.bert import weight_initializer
-from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.input_specs import InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate

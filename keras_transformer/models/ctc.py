@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.input_specs import InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.models.speech_encoder import SpeechEncoder
 from keras_transformer.typing import Tensor

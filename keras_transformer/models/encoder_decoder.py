@@ -14,7 +14,7 @@ from keras_transformer.models.block_arguments import (
     relation_positions,
 )
 from keras_transformer.models.cached_decoding import CachedDecoding
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_ids, check_positive_integer

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.layers import Dropout
 from keras_transformer.models.bert import weight_initializer
 from keras_transformer.models.encoder_decoder import EncoderDecoder
-from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.input_specs import InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.models.unlimiformer import Unlimiformer

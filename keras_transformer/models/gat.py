@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.configuration import separate_config
 from keras_transformer.layers import Dropout, GraphAttention, ScoreLayer, score_layers
 from keras_transformer.layers.embeddings import nan_if_unknown
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.ops.random import check_rate
 from keras_transformer.ops.scores import Score

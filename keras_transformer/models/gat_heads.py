@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.layers import Dropout
 from keras_transformer.models.gat import GAT
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate

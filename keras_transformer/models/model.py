@@ -14,8 +14,8 @@ from keras_transformer.configuration import Configured
 from keras_transformer.layers.embeddings import nan_for_unknown_rows
 from keras_transformer.models import jax_state
 from keras_transformer.models.fit_arguments import prepare_callbacks, settings_of_fit
-from keras_transformer.models.input_checks import (
-    InputCheck,
+from keras_transformer.models.input_checks import InputCheck
+from keras_transformer.models.input_specs import (
     InputSpecs,
     are_inputs_checked,
     as_dictionary,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.models.bert_heads import HeadedEncoder, mean_of_tokens
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_one_of
 

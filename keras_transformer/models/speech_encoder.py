@@ -16,7 +16,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor

@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer import ops as kt_ops
 from keras_transformer.layers.retrieval_attention import RetrievalMemory, key_matrix
 from keras_transformer.models.encoder_decoder import PACKED_INPUTS, Context, EncoderDecoder
-from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.input_specs import InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.ops.kv_cache import State
 from keras_transformer.ops.scores import ScaledDotProduct

@@ -14,7 +14,7 @@ from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.multi_head_attention import recorded_attention_weights
 from keras_transformer.layers.rematerialization import check_mode
 from keras_transformer.layers.residual import new_norm
-from keras_transformer.models.input_checks import InputSpec, InputSpecs
+from keras_transformer.models.input_specs import InputSpec, InputSpecs
 from keras_transformer.models.model import Model, PublishedSizes
 from keras_transformer.models.problem_types import check_problem_type
 from keras_transformer.ops.random import check_rate

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Dropout
-from keras_transformer.models.input_checks import InputSpecs
+from keras_transformer.models.input_specs import InputSpecs
 from keras_transformer.models.model import Model
 from keras_transformer.models.vit import ViT
 from keras_transformer.ops.random import check_rate

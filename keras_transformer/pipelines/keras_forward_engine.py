@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer import xla
 from keras_transformer.generation.compilation import bucket, compiled
 from keras_transformer.lazy_tensorflow import tf
-from keras_transformer.models.input_checks import inputs_checked
+from keras_transformer.models.input_specs import inputs_checked
 from keras_transformer.pipelines.pipeline import Arrays
 from keras_transformer_serving.tasks import Tensor
 

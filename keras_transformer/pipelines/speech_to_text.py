@@ -10,12 +10,12 @@ from keras import ops
 
 from keras_transformer import ops as kt_ops
 from keras_transformer.generation import samplers
-from keras_transformer.generation.constraints import Timestamps
 from keras_transformer.generation.constraints import serialize as serialize_constraint
 from keras_transformer.generation.loop import run_search
 from keras_transformer.generation.search.interface import Inputs
 from keras_transformer.generation.search.logits import highest
 from keras_transformer.generation.settings import Settings
+from keras_transformer.generation.timestamps import Timestamps
 from keras_transformer.lazy_tensorflow import tf
 from keras_transformer.models import CTC, Whisper
 from keras_transformer.pipelines.arguments import check_model, check_tokenizer

@@ -6,7 +6,8 @@ import pytest
 
 from keras_transformer import models
 from keras_transformer.layers import TokenEmbedding
-from keras_transformer.models.input_checks import InputCheck, InputSpec
+from keras_transformer.models.input_checks import InputCheck
+from keras_transformer.models.input_specs import InputSpec
 from keras_transformer.models.model import Model
 from keras_transformer.training import LabelSmoothedCrossentropy
 

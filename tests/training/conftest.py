@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import data, models
-from keras_transformer.models.input_checks import InputSpec
+from keras_transformer.models.input_specs import InputSpec
 from keras_transformer.training import LabelSmoothedCrossentropy
 
 VOCABULARY, BATCHES = 12, 3

@@ -23,7 +23,7 @@ from keras_transformer.export.to_onnx import (
 )
 from keras_transformer.export.to_onnx.precisions import CONVERTERS
 from keras_transformer.export.to_onnx.quantization import Examples, to_int8
-from keras_transformer.models.input_checks import inputs_checked
+from keras_transformer.models.input_specs import inputs_checked
 from keras_transformer.pipelines.pipeline import Arrays, Axes, ExportedFunction
 from keras_transformer_serving import precisions
 
