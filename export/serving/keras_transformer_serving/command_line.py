@@ -195,8 +195,11 @@ def check_requirements() -> None:
 async def _serve(options: argparse.Namespace) -> None:
     import uvicorn
 
-    from keras_transformer_serving.server import Limits, create_app, tracing
+    from keras_transformer_serving.server import Limits, create_app, open_inference_grpc, tracing
+    from keras_transformer_serving.server.batching import check_seconds
 
+    _check_ports(port=options.port, grpc_port=options.grpc_port)
+    check_seconds(shutdown_delay=options.shutdown_delay)
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
     key = pathlib.Path(options.signature_key_file).read_bytes() if options.signature_key_file else None
     tracer, provider = tracing.new_tracer(options.otlp_endpoint) if options.otlp_endpoint else (None, None)
@@ -210,7 +213,6 @@ async def _serve(options: argparse.Namespace) -> None:
         trusted_proxies=options.trusted_proxies,
         root_path=options.root_path,
         weights=_once("--weights", map(_weights, options.weights)),
-        grpc_address=_grpc_address(options),
         tracer=tracer,
         precision=options.precision,
         engine=options.engine,
@@ -240,6 +242,8 @@ async def _serve(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in _listening(options.host, options.port)]
+        if options.grpc_port is not None:
+            await open_inference_grpc.listen(state, _grpc_address(options))
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -298,10 +302,7 @@ def _listening(host: str, port: int) -> list[socket.socket]:
 
     Raises:
         OSError: if the host is unknown, or an address is in use.
-        ValueError: if the port is none.
     """
-    if not 0 <= port < 2**16:
-        raise ValueError(f"`--port` must be in [0, 65535]. Received: --port={port}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -352,9 +353,15 @@ def _keys(options: argparse.Namespace) -> "Keys | None":
     return Keys(lines, per_minute)
 
 
-def _grpc_address(options: argparse.Namespace) -> str | None:
-    if options.grpc_port is None:
-        return None
+def _check_ports(**ports: int | None) -> None:
+    """Raise a ValueError if an option is not a port; None is none."""
+    for name, port in ports.items():
+        if port is not None and not 0 <= port < 2**16:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"`{option}` must be in [0, 65535]. Received: {option}={port}")
+
+
+def _grpc_address(options: argparse.Namespace) -> str:
     return (
         f"[{options.host}]:{options.grpc_port}"
         if ":" in options.host

@@ -414,6 +414,11 @@ def test_requests_are_answered_in_the_delay_of_the_shutdown(versions):
         (["mi modelo ñ"], "on the command line NAME=FOLDER"),
         (["it={export}", "--providers", "NoSuch,CPUExecutionProvider"], "NoSuch cannot be used"),
         (["it={export}", "--threads", "0"], "`threads` must be a positive integer"),
+        (["it", "--port", "99999"], "`--port` must be in [0, 65535]. Received: --port=99999"),
+        (["it", "--grpc-port", "99999"], "`--grpc-port` must be in [0, 65535]. Received: --grpc-port=99999"),
+        (["it", "--timeout", "inf"], "`timeout` must be positive and finite. Received: timeout=inf"),
+        (["it", "--shutdown-delay", "nan"], "`shutdown_delay` must be 0 or more, and finite"),
+        (["it", "--poll-seconds", "-1"], "`poll_seconds` must be 0 or more, and finite"),
     ],
 )
 def test_invalid_arguments_print_one_line_with_status_2(
@@ -421,10 +426,19 @@ def test_invalid_arguments_print_one_line_with_status_2(
 ):
     monkeypatch.chdir(tmp_path)
     arguments = [each.format(export=exports["classifier"]) for each in arguments]
-    assert command_line.main([*arguments, "--port", "0"]) == 2
+    assert command_line.main(["--port", "0", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("keras-transformer-serve: error: ")
     assert message in lines[-1]
+
+
+def test_a_port_of_grpc_that_is_in_use_prints_one_line(exports, capsys):
+    pytest.importorskip("grpc")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert command_line.main([str(exports["classifier"]), "--port", "0", "--grpc-port", port]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "error: " in line)
+    assert line.startswith(f"keras-transformer-serve: error: gRPC cannot listen on 127.0.0.1:{port}")
 
 
 def test_the_version_is_printed(capsys):

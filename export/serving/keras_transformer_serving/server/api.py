@@ -38,7 +38,8 @@ class Server:
         apis: the protocols.
         keys: the keys that requests must have; None for none.
         tracer: the OpenTelemetry tracer of requests; None for no traces.
-        grpc_port: the port of gRPC, if it is served.
+        grpc_server: gRPC's server, if there is one.
+        grpc_port: its port.
         files: translated files that wait to be downloaded, by name.
         stopping: whether the server is no longer ready, as it will shut down.
         draining: whether new requests are rejected.
@@ -52,6 +53,7 @@ class Server:
     apis: "tuple[Api, ...]" = ()
     keys: Keys | None = None
     tracer: Any = None
+    grpc_server: Any = None
     grpc_port: int | None = None
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     stopping: bool = False

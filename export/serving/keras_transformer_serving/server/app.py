@@ -36,7 +36,7 @@ from keras_transformer_serving.server import (
     versions,
 )
 from keras_transformer_serving.server.api import Api, Json, Server, json_response, specification
-from keras_transformer_serving.server.batching import Limits
+from keras_transformer_serving.server.batching import Limits, check_seconds
 from keras_transformer_serving.server.keys import Keys
 from keras_transformer_serving.server.metrics import Metrics
 from keras_transformer_serving.server.proxies import Proxies
@@ -89,10 +89,11 @@ def create_app(
         The application. Its lifespan loads the models; `app.state.server` is its `Server`.
 
     Raises:
-        ValueError: if a name cannot be part of a route, a protocol is unknown, weights are wrong, or an origin, an
-            address of a proxy or a prefix is none.
+        ValueError: if a name cannot be part of a route, a protocol is unknown, weights are wrong, `poll_seconds` is
+            negative, or an origin, an address of a proxy or a prefix is none.
     """
     limits = limits or Limits()
+    check_seconds(poll_seconds=poll_seconds)
     origins = [*map(_origin, cors_origins)]
     middleware = [Middleware(Proxies, trusted_proxies, root_path)]
     Proxies(Starlette(), trusted_proxies, root_path)  # Starlette creates it at the first request
@@ -134,13 +135,12 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         task = asyncio.create_task(server.watch())
-        grpc_server = None
         if grpc_address is not None:
-            grpc_server, server.grpc_port = await open_inference_grpc.listen(server, grpc_address)
+            await open_inference_grpc.listen(server, grpc_address)
         yield
         server.draining = True
-        if grpc_server is not None:
-            await grpc_server.stop(limits.timeout)
+        if server.grpc_server is not None:
+            await server.grpc_server.stop(limits.timeout)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         for model in server.models.values():

@@ -38,7 +38,8 @@ class Limits:
         timeout: the maximum time of a request, or of each part of a stream, in seconds (504).
 
     Raises:
-        ValueError: if a limit is not positive, or `max_rows` is above `max_queue`.
+        ValueError: if a limit is not positive and finite, but for 0 as `max_latency_ms`, or `max_rows` is above
+            `max_queue`.
     """
 
     max_batch_size: int = 32
@@ -52,13 +53,22 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if not (value >= 0 if name == "max_latency_ms" else value > 0):
-                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+            if name == "max_latency_ms":
+                check_seconds(max_latency_ms=value)
+            elif not 0 < value < math.inf:
+                raise ValueError(f"`{name}` must be positive and finite. Received: {name}={value}")
         if self.max_rows > self.max_queue:
             raise ValueError(
                 "`max_rows` must be at most `max_queue`, so that every request fits into the queue. "
                 f"Received: max_rows={self.max_rows}, max_queue={self.max_queue}"
             )
+
+
+def check_seconds(**seconds: float) -> None:
+    """Raise a ValueError if a time is negative or infinite."""
+    for name, value in seconds.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"`{name}` must be 0 or more, and finite. Received: {name}={value}")
 
 
 @dataclasses.dataclass(eq=False)

@@ -38,8 +38,8 @@ _Method = Callable[[Server, bytes], Awaitable[bytes]]
 _Fields = dict[int, list[Any]]
 
 
-async def listen(server: Server, address: str) -> tuple[Any, int]:
-    """Start to answer calls at an address, such as "127.0.0.1:8001"; return gRPC's server and the port.
+async def listen(server: Server, address: str) -> None:
+    """Start to answer calls at an address, such as "127.0.0.1:8001", by `server.grpc_server`.
 
     Raises:
         ImportError: if gRPC is not installed.
@@ -81,11 +81,11 @@ async def listen(server: Server, address: str) -> tuple[Any, int]:
     handlers = {name: handler(name, method) for name, method in _METHODS.items()}
     listening.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     try:
-        port = listening.add_insecure_port(address)
+        server.grpc_port = listening.add_insecure_port(address)
     except RuntimeError as error:
         raise OSError(f"gRPC cannot listen on {address}. Received: {error}") from None
     await listening.start()
-    return listening, port
+    server.grpc_server = listening
 
 
 class _Call:
