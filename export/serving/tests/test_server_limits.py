@@ -177,8 +177,8 @@ def test_threads_of_a_small_model_compute_separate_batches(exports, monkeypatch,
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_batch_size": 0}, "`max_batch_size` must be positive. Received: max_batch_size=0"),
-        ({"max_latency_ms": -1}, "`max_latency_ms` must be positive"),
+        ({"max_batch_size": 0}, "`max_batch_size` must be positive and finite. Received: max_batch_size=0"),
+        ({"max_latency_ms": -1}, "`max_latency_ms` must be 0 or more, and finite"),
         ({"max_queue": 2, "max_rows": 3}, "`max_rows` must be at most `max_queue`"),
     ],
 )
