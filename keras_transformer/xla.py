@@ -33,11 +33,7 @@ def off() -> Iterator[None]:
 
 
 def is_enabled() -> bool:
-    """Return whether functions may be compiled with XLA.
-
-    Raises:
-        ValueError: if the environment variable is neither "0" nor "1".
-    """
+    """Return whether functions may be compiled with XLA."""
     if keras.config.backend() != "tensorflow":
         return True
     if _is_off.get():

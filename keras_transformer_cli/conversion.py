@@ -87,11 +87,7 @@ def add_formats(
 
 
 def formats_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the targets to write, of the options for formats and precisions.
-
-    Raises:
-        ValueError: if a format is unknown, or none has the precisions.
-    """
+    """Return the targets to write, of the options for formats and precisions."""
     targets, precisions = tuple(dict.fromkeys(options.formats or FORMATS)), options.precisions
     for name in targets:
         check_one_of((*_KNOWN_FORMATS, *_other_formats()), formats=name)

@@ -19,9 +19,6 @@ def check_pipelines(argument: str, folders: Iterable[str | None], exports: bool 
         argument: the name of the argument, for the error.
         folders: the folders; None is ignored.
         exports: whether they may be exports.
-
-    Raises:
-        FileNotFoundError: if a folder is neither.
     """
     for folder in folders:
         if folder is None:
@@ -46,11 +43,7 @@ def pipeline_of(folder: str) -> tuple[str | None, bool]:
 
 
 def check_export(argument: str, folder: str) -> None:
-    """Check that a folder is an export.
-
-    Raises:
-        FileNotFoundError: if it has no manifest.
-    """
+    """Check that a folder is an export."""
     if not os.path.isfile(os.path.join(folder, _EXPORT)):
         received = f"which has no {_EXPORT}" if os.path.isdir(folder) else "which is not a folder"
         raise FileNotFoundError(f"`{argument}` must be an export. Received: {folder}, {received}")
@@ -66,11 +59,7 @@ def is_published(source: str) -> bool:
 
 
 def check_published(argument: str, source: str) -> None:
-    """Check that a path is a folder of `transformers`, by its files, or may be the id of a model of the hub.
-
-    Raises:
-        FileNotFoundError: if it is neither.
-    """
+    """Check that a path is a folder of `transformers`, by its files, or may be the id of a model of the hub."""
     if is_published(source):
         return
     path = pathlib.Path(source)
@@ -88,11 +77,7 @@ def check_published(argument: str, source: str) -> None:
 
 
 def check_outside(argument: str, path: str | os.PathLike[str], folder: str) -> None:
-    """Check that a path to write to is not in a folder that is read.
-
-    Raises:
-        ValueError: if it is.
-    """
+    """Check that a path to write to is not in a folder that is read."""
     if pathlib.Path(path).resolve().is_relative_to(pathlib.Path(folder).resolve()) and os.path.isdir(folder):
         raise ValueError(f"`{argument}` must be outside of {folder}, which is read. Received: {path}")
 
@@ -112,22 +97,13 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
 
 
 def check_new(argument: str, path: str | None) -> None:
-    """Check that a path to write to is new.
-
-    Raises:
-        FileExistsError: if it exists.
-    """
+    """Check that a path to write to is new."""
     if path is not None and os.path.exists(path):
         raise FileExistsError(f"`{argument}` must be new. Received: {path}, which exists and is not changed")
 
 
 def check_new_file(argument: str, path: str | None) -> None:
-    """Check that a file to write is new and its folder exists.
-
-    Raises:
-        FileExistsError: if it exists.
-        FileNotFoundError: if its folder does not exist.
-    """
+    """Check that a file to write is new and its folder exists."""
     check_new(argument, path)
     if path is not None and not pathlib.Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(f"`{argument}` must be in an existing folder. Received: {path}")

@@ -304,9 +304,6 @@ def with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: in
         pipeline: a pipeline that generates.
         options: those of `add_settings`.
         max_new_tokens: the limit; None for the pipeline's.
-
-    Raises:
-        ValueError: if a setting is not one of the sampler, or a pipeline of the options has another tokenizer.
     """
     from keras_transformer import generation
 
@@ -338,9 +335,6 @@ def with_fixed_settings(pipeline: Any, options: argparse.Namespace, max_new_toke
         pipeline: the pipeline.
         options: those of `add_settings`.
         max_new_tokens: as for `with_settings`.
-
-    Raises:
-        ValueError: as `with_settings`, or if there are settings and the pipeline has none.
     """
     given = {name: getattr(options, name) for name in given_settings(options)}
     given |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}

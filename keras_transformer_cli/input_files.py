@@ -67,11 +67,7 @@ def path_or_none(path: str) -> str | None:
 
 
 def check_suffix(path: str | None, tag_handling: str | None) -> None:
-    """Check that a file is plain text by its suffix, or HTML with its tag handling.
-
-    Raises:
-        ValueError: if its lines may not be texts.
-    """
+    """Check that a file is plain text by its suffix, or HTML with its tag handling."""
     suffix = "" if path is None else pathlib.Path(path).suffix.lower()
     if not suffix or (tag_handling == "html" and suffix in _HTML):
         return
@@ -88,11 +84,7 @@ def check_suffix(path: str | None, tag_handling: str | None) -> None:
 
 
 def read(path: str | None = None) -> str:
-    """Return the text of a file, or of standard input, with its line ends.
-
-    Raises:
-        ValueError: if it is not UTF-8.
-    """
+    """Return the text of a file, or of standard input, with its line ends."""
     try:
         return (sys.stdin.buffer.read() if path is None else pathlib.Path(path).read_bytes()).decode()
     except UnicodeDecodeError as error:
@@ -100,11 +92,7 @@ def read(path: str | None = None) -> str:
 
 
 def read_lines(path: str | None = None) -> list[str]:
-    """Return the lines of a file, or of standard input, without a byte order mark.
-
-    Raises:
-        ValueError: if they are not UTF-8.
-    """
+    """Return the lines of a file, or of standard input, without a byte order mark."""
     _, text = split_byte_order_mark(read(path))
     return _lines(text)
 
@@ -150,11 +138,7 @@ def translate_document(content: str, pipeline: Callable[[Sequence[str]], Sequenc
 
 
 def read_glossary(path: str) -> dict[str, str]:
-    """Return the terms and their translations of a file, which are separated by a tab in each line.
-
-    Raises:
-        ValueError: if the file is not UTF-8, or a line has not two texts.
-    """
+    """Return the terms and their translations of a file, which are separated by a tab in each line."""
     entries = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():

@@ -26,9 +26,6 @@ def from_options(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
     Args:
         pipeline: the pipeline, or the function of an export.
         options: the options of the command line.
-
-    Raises:
-        ValueError: if the model has no languages, or a language is none of them.
     """
     from keras_transformer_serving.pipelines import languages
 

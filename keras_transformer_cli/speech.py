@@ -48,9 +48,6 @@ def from_options(
         reads: what it reads, "audio" or other inputs.
         name: the class of the pipeline.
         options: the options of the command line.
-
-    Raises:
-        ValueError: if the pipeline reads no audio, or has no such language or task.
     """
     given = {"resample": options.resample or None}
     given |= {each: getattr(options, each) for each in ("language", "task", "long_audio", "prompt")}

@@ -106,9 +106,6 @@ def translate(content: str, pipeline: Callable[..., Sequence[str]], path: str) -
         content: the content of a file.
         pipeline: a function from texts to their translations, with `tag_handling="html"` from texts with tags.
         path: the file, for its suffix and errors.
-
-    Raises:
-        ValueError: if the file is malformed.
     """
     mark, text = split_byte_order_mark(content)
     pieces = list(_pieces(text, path))

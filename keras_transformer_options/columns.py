@@ -27,9 +27,6 @@ class ColumnPicker:
         count: the number of columns of an example; by default the number of `columns` or, without them, of the first
             record's columns.
         known: names of columns, of which a file's are chosen without `columns` if it has all of them, instead of all.
-
-    Raises:
-        ValueError: if `columns` are neither indices nor names, or their number is not `count`.
     """
 
     def __init__(
@@ -74,9 +71,6 @@ class ColumnPicker:
             first: its first records.
             header: whether the first row of a TSV or CSV file is its header, see `FileFormat`.
             on_header: a function that is called with the fields of a header that was recognised.
-
-        Raises:
-            ValueError: if the file lacks a column.
         """
         self.used = True
         for columns in self.known:
@@ -109,11 +103,7 @@ class ColumnPicker:
         return names if are_numbers or is_named else []
 
     def position(self, column: int | str, names: Sequence[str], path: str | os.PathLike[str]) -> int:
-        """Return the index of a column among the `names` of a file's columns.
-
-        Raises:
-            ValueError: if there is no such column.
-        """
+        """Return the index of a column among the `names` of a file's columns."""
         if isinstance(column, str):
             # Some programs write accents as characters of their own.
             for given, name in ((names, column), (list(map(_composed, names)), _composed(column))):

@@ -64,10 +64,6 @@ class FileFormat:
         Args:
             path: the file.
             argument: the name of the argument with the path, for error messages.
-
-        Raises:
-            ValueError: if `format` is None and the suffix is unknown, or `delimiter` is not None for another format
-                than CSV.
         """
         format_ = self.format or format_of(path)
         if format_ is None:

@@ -60,10 +60,6 @@ def checked_file(path: Path, argument: str) -> pathlib.Path:
     Args:
         path: the file.
         argument: the name of the argument with the path, for error messages.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the path is a directory.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -116,9 +112,6 @@ def checked_model_name(folder: Path, name: str | None, version: int, can_be_name
         name: the name, or None.
         version: the model's version.
         can_be_named: whether the error for a folder proposes `name`.
-
-    Raises:
-        ValueError: if it is not a plain folder name, or its version is not a positive integer.
     """
     default = pathlib.Path(folder).absolute().name
     if name is None and not _is_plain_name(default):
@@ -152,10 +145,6 @@ def matching(path: Path, argument: str) -> list[Path]:
     Args:
         path: the path or pattern.
         argument: the name of the argument, for the error.
-
-    Raises:
-        FileNotFoundError: if no file matches, or there is no such file.
-        ValueError: if the path is a directory.
     """
     pattern = os.fspath(path)
     if not set(pattern) & set("*?[") or os.path.exists(pattern):
@@ -175,11 +164,6 @@ def checked_paths(paths: Any, argument: str = "paths") -> list[Path]:
     Args:
         paths: a path, or several.
         argument: the name of the argument, for error messages.
-
-    Raises:
-        FileNotFoundError: if a file does not exist.
-        TypeError: if an item is not a path.
-        ValueError: if there are no paths, or one is a directory.
     """
     items = (
         [paths] if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) else list(paths)

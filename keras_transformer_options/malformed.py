@@ -101,11 +101,7 @@ class Malformed:
             )
 
     def report(self) -> None:
-        """Raise an error or warn about malformed lines, with their number and the first ones; warn about headers.
-
-        Raises:
-            ValueError: if there is a malformed line and `on_error` is "raise".
-        """
+        """Raise an error or warn about malformed lines, with their number and the first ones; warn about headers."""
         self.check()
         if self.count:
             _LOGGER.warning(Message("Skipping {malformed!s}", malformed=self._malformed()))

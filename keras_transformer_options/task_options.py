@@ -210,12 +210,7 @@ class TaskOptions:
                 check(value is None, "be None with {from_}, whose model determines it", **{name: value})
 
     def check_files(self) -> None:
-        """Check the folders and files of the options, and the first rows of the files.
-
-        Raises:
-            FileNotFoundError: if a folder or file does not exist.
-            ValueError: if the first rows of a file do not match the options.
-        """
+        """Check the folders and files of the options, and the first rows of the files."""
         if self.from_ is not None and not os.path.isdir(self.from_) and not is_hub_id(self.from_):
             raise FileNotFoundError(
                 Message(

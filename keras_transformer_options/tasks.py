@@ -332,11 +332,7 @@ class SpeechOptions(TableOptions):
 
 
 def checked_direction(dataset: str, direction: str | None = None) -> str:
-    """Return the direction (source-target) of a public dataset of pairs, by default its first.
-
-    Raises:
-        ValueError: if the dataset has no such direction.
-    """
+    """Return the direction (source-target) of a public dataset of pairs, by default its first."""
     directions = DIRECTIONS[dataset]
     if direction is not None:
         check_one_of(directions, direction=direction)
@@ -344,11 +340,7 @@ def checked_direction(dataset: str, direction: str | None = None) -> str:
 
 
 def image_files(folder: str | os.PathLike[str], argument: str) -> Iterator[pathlib.Path]:
-    """Yield the images of a folder with one folder of images for each class, in alphabetical order.
-
-    Raises:
-        ValueError: if there is no image.
-    """
+    """Yield the images of a folder with one folder of images for each class, in alphabetical order."""
     paths = (
         path for path in sorted(pathlib.Path(folder).glob("*/*")) if path.suffix.lower() in IMAGE_SUFFIXES
     )

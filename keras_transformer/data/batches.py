@@ -159,11 +159,7 @@ def _prefetched(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
 
 
 def element_spec(dataset: Dataset) -> Any:
-    """Return a batch of a dataset, or tensor specs of its batches, of which the dtypes and ranks are known.
-
-    Raises:
-        TypeError: if the dataset is neither a `tf.data.Dataset` nor made by `batches`.
-    """
+    """Return a batch of a dataset, or tensor specs of its batches, of which the dtypes and ranks are known."""
     if is_tensorflow(dataset):
         return dataset.element_spec
     if isinstance(dataset, BatchDataset):

@@ -212,9 +212,6 @@ class BucketOrder:
         count: the number of batches in an epoch.
         shard: the worker's shard of each batch.
         content: for `Epochs.fingerprint`.
-
-    Raises:
-        ValueError: if there is no batch, because there are fewer rows than workers.
     """
 
     def __init__(

@@ -65,11 +65,6 @@ def classification(
         is one of a few lengths. Ids are int32, padded with `pad_id` and 0; labels are int32 (B,), or float32 (B, C) if
         they are multi-label or numbers.
 
-    Raises:
-        TypeError: if `texts` is one string.
-        ValueError: if `texts` are neither strings nor pairs of strings, `labels` do not match them, or the tokenizer
-            lacks an id.
-
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer
         >>> texts = ["a fine film", "a bad film"]

@@ -182,9 +182,6 @@ class RowOrder:
         last: the last batch: "even" if workers share its rows evenly, "padded" if each then completes them to B rows
             with rows of padding, "full" if the first workers have B rows and the others rows of padding.
         permutation: see `shuffled`.
-
-    Raises:
-        ValueError: if there are fewer rows than workers.
     """
 
     content: Sequence[np.ndarray | str] = ()

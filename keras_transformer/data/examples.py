@@ -94,11 +94,7 @@ class Labels:
         return together(**examples, labels=self._labels)
 
     def checked(self, labels: Sequence[Any]) -> np.ndarray:
-        """Return consecutive labels as an array: classes, int32 (n,), or others, float32 (n, C).
-
-        Raises:
-            ValueError: if they are none of these, or differ from earlier labels in type or shape.
-        """
+        """Return consecutive labels as an array: classes, int32 (n,), or others, float32 (n, C)."""
         array = self._array(labels)
         integers = array.dtype.kind in "iub"
         classes = integers and array.ndim == 1 and (array >= 0).all()

@@ -75,7 +75,6 @@ def fine_tuning(
         with −1.
 
     Raises:
-        TypeError: if `examples` is one string.
         ValueError: if a row is longer than `max_length` (rows are never truncated), an example does not match the task,
             `labels` do not match the examples, or a text contains a special token.
 

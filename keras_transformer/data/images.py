@@ -34,10 +34,6 @@ def image_batches(
     Returns:
         A dataset of known cardinality with elements `(images, labels)`.
 
-    Raises:
-        ValueError: if the shapes do not match, a label is not finite, an argument is out of range, or there are fewer
-            images than workers.
-
     Example:
         >>> dataset = image_batches(np.zeros((5, 8, 8, 1), "uint8"), np.arange(5), batch_size=2, shift=1)
         >>> len(dataset), dataset.element_spec[0].shape

@@ -76,7 +76,6 @@ def language_modeling(
         at 0 in each text.
 
     Raises:
-        TypeError: if `texts` is one string.
         ValueError: if there is no token to predict, the tokenizer has no end id, or `sampling` is not 0 although the
             tokenizer cannot sample or `separate` is False.
 

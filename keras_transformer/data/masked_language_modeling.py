@@ -78,9 +78,6 @@ def masked_language_modeling(
         positions; if a row has fewer than M, the other positions are 0 and their labels `pad_id`, which losses and
         metrics must ignore.
 
-    Raises:
-        ValueError: if there are no tokens in `texts`, or the tokenizer has no padding, start, end or mask id.
-
     References:
         Devlin et al., "BERT" (2019), section 3.1 and appendix A.1; dynamic masking: Liu et al., "RoBERTa"
         (2019), section 4.1.

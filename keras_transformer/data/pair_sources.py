@@ -32,9 +32,6 @@ class PairReader:
         columns: the columns of source and target in files, see `read_examples`.
         reverse: whether to swap source and target.
         on_error: "raise" to raise an error for malformed lines of files, "skip" to skip them with a warning.
-
-    Raises:
-        ValueError: if `columns` are not two, or `on_error` is unknown.
     """
 
     def __init__(self, columns: Columns = None, reverse: bool = False, on_error: str = "raise") -> None:

@@ -258,9 +258,6 @@ def multi_task_pairs(
     Returns:
         A dataset of known cardinality with the elements of `translation_pairs`, for `models.T5`.
 
-    Raises:
-        ValueError: if there is no task, `limit` or `temperature` is not positive, or see `translation_pairs`.
-
     Example:
         >>> from keras_transformer.text import ByteTokenizer
         >>> tokenizer = ByteTokenizer()
@@ -461,9 +458,6 @@ def _count_lengths(
 
     Returns:
         The result of `Shapes.count_lengths`.
-
-    Raises:
-        ValueError: if all pairs of a task are too long.
     """
     counts = shapes.count_lengths(lengths, ends)
     limit = shapes.limit if len(set(shapes.limits)) == 1 else shapes.limits

@@ -56,10 +56,6 @@ def sentence_pairs(
         A dataset of known cardinality with elements `({"token_ids": (B, 2, L)}, labels (B, 2))`, int32. Labels are
         hashes of the texts, by which a loss recognises equal texts.
 
-    Raises:
-        FileNotFoundError: if a path does not exist.
-        ValueError: if `pairs` is empty or malformed, or the tokenizer lacks an id.
-
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer
         >>> pairs = [("a dog barks", "a hound bays"), ("a cat", "a kitten"), ("a dog", "a hound")]

@@ -75,7 +75,6 @@ def span_corruption(
         int32 and padded with `pad_id`, for `models.T5` or `models.Transformer`. T is the maximum length of a target.
 
     Raises:
-        TypeError: if `texts` is one string.
         ValueError: if there are no tokens in `texts`, there are too few sentinels, a text contains a sentinel, or the
             tokenizer has no padding or end id.
 

@@ -40,9 +40,6 @@ def split(
         source is more than half of the held-out examples, or more than a tenth and twice as many as the others on
         average.
 
-    Raises:
-        ValueError: if `share` is not between 0 and 1, or there are fewer than two distinct sources.
-
     Example:
         >>> split([("a", 1), ("b", 2), ("a", 3), ("c", 4)], 0.3)
         ([('b', 2), ('c', 4)], [('a', 1), ('a', 3)])

@@ -63,10 +63,6 @@ def tagging(
         −1 for special ids, padding and all tokens of a word but the first. Losses and metrics must ignore −1, as
         `training.LabelSmoothedCrossentropy(0.0, pad_id=None)` and `training.TokenAccuracy(pad_id=None)` do.
 
-    Raises:
-        ValueError: if a sentence has no words or not as many tags, a tag is not a non-negative integer, or the
-            tokenizer lacks an id.
-
     Example:
         >>> from keras_transformer.text import WordPieceTokenizer
         >>> tokenizer = WordPieceTokenizer.train(["said Ada"], 40, min_frequency=1)

@@ -41,7 +41,6 @@ def text_examples(texts: Texts, columns: Columns = None, on_error: str = "raise"
 
     Raises:
         FileNotFoundError: if no file matches a pattern.
-        TypeError: if `texts` is a single string.
         ValueError: while the examples are read, if a line of a file is malformed; see `read_examples`.
     """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable | os.PathLike):

@@ -25,9 +25,6 @@ def with_class_weight(dataset: Dataset, class_weight: Mapping[int, float]) -> Da
         Elements `(inputs, labels, weights)` with weights float32 (B,), the dataset's weights times those of the
         classes.
 
-    Raises:
-        ValueError: if the dataset has no classes, or a class or its weight is negative or no number.
-
     Example:
         >>> import tensorflow as tf
         >>> batches = tf.data.Dataset.from_tensors(([[5, 6], [7, 8]], [0, 1]))
@@ -74,9 +71,6 @@ def with_lengths(dataset: Dataset, pad_id: int = 0) -> Dataset:
         The same elements, with "lengths" (B,), or "source_lengths" and "target_lengths", in the inputs. Iteration
         raises an error if padding is before the end of a row: `tf.errors.InvalidArgumentError` on TensorFlow, or a
         ValueError.
-
-    Raises:
-        ValueError: if the inputs have no ids.
 
     Example:
         >>> import tensorflow as tf

@@ -91,10 +91,6 @@ def content(
 
     Returns:
         The unpacked content.
-
-    Raises:
-        FileNotFoundError: if the file is not in the folder.
-        ValueError: if the SHA-256 does not match.
     """
     if folder is None:
         path = local_file(dataset, name)
@@ -116,9 +112,6 @@ def check_sha256(content: bytes, expected: str, name: str) -> None:
         content: the file's content.
         expected: the SHA-256 of the published file.
         name: the file's name, for error messages.
-
-    Raises:
-        ValueError: if the SHA-256 does not match.
     """
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != expected:

@@ -41,9 +41,6 @@ def load_data(
     Returns:
         Three lists of (Spanish, English) pairs: train, validation, test.
 
-    Raises:
-        ValueError: if the sizes are negative or larger than the phrasebook allows.
-
     Example:
         >>> train, validation, test = load_data()
         >>> len(train), len(validation), len(test)

@@ -51,11 +51,7 @@ class ExportTarget(abc.ABC):
 
     @staticmethod
     def named(part: str) -> type["ExportTarget"]:
-        """Return the class of a name, or of a part of an export such as "saved_model/es-en/1".
-
-        Raises:
-            ValueError: if there is none.
-        """
+        """Return the class of a name, or of a part of an export such as "saved_model/es-en/1"."""
         name = part.split("/")[0]
         target = registered(ExportTarget.classes, "keras_transformer.targets", name)
         if target is None:

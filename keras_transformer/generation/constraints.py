@@ -396,9 +396,6 @@ def force(logits: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
 def get(identifier: Any) -> Constraint:
     """Retrieve a constraint: the constraint itself, or from its config as returned by `serialize`.
 
-    Raises:
-        ValueError: if `identifier` is neither of these.
-
     Example:
         >>> get({"constraint": "NoRepeatNGram", "size": 3})
         NoRepeatNGram(size=3)

@@ -24,9 +24,6 @@ class Ensemble:
         models: encoder–decoders, or decoder-only models, with the same vocabulary and special ids.
         weights: w, positive numbers, which are normalized to sum to 1; by default equal.
 
-    Raises:
-        ValueError: if the models are incompatible or weights are invalid.
-
     Example:
         >>> generate(Ensemble([first, second]), source_ids, Beam(4))
 

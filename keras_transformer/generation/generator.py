@@ -61,7 +61,6 @@ class Generator(ModelFunctions):
         constraints: constraints on the output.
 
     Raises:
-        TypeError: if the model has no `step` or `empty_cache`.
         ValueError: if constraints contradict each other.
     """
 
@@ -303,7 +302,6 @@ def generate(
         A `Generation`.
 
     Raises:
-        TypeError: if the model has no `step` or `empty_cache`.
         ValueError: if an argument is out of range, no sequence satisfies the constraints, or logits are NaN.
 
     Example:

@@ -138,11 +138,7 @@ class Beam(Sampler):
         self.penalties(max_new_tokens)
 
     def penalties(self, max_length: int) -> np.ndarray:
-        """Return the length penalties of 0, 1, …, `max_length` tokens, float32, by which scores are divided.
-
-        Raises:
-            ValueError: if a penalty is not a normal float32 number.
-        """
+        """Return the length penalties of 0, 1, …, `max_length` tokens, float32, by which scores are divided."""
         lengths = np.maximum(
             np.arange(max_length + 1), 1
         )  # a row without a source has no tokens and no score
@@ -213,9 +209,6 @@ class Speculative(Sampler):
     Args:
         draft: a smaller model with the same vocabulary and special ids, encoder–decoder or decoder-only like the model.
         num_tokens: K, the number of tokens that the draft proposes at a time.
-
-    Raises:
-        TypeError: if the draft has no `step` or `empty_cache`.
 
     References:
         Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), with temperature 0;
@@ -323,9 +316,6 @@ def get(identifier: Any) -> Sampler:
 
     Returns:
         A sampler.
-
-    Raises:
-        ValueError: if `identifier` is none of these, or a config has a setting out of range.
 
     Example:
         >>> get("greedy")

@@ -59,7 +59,6 @@ def score(
         The `Scores`.
 
     Raises:
-        TypeError: if the model has no `step` or `empty_cache`.
         ValueError: if ids are not matrices of ids in the vocabulary, a prompt or the source of a target is empty,
             prompt and target together are too long, there are not as many targets as sources, a target has padding
             before a token, or the model's logits are NaN.

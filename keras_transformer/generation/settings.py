@@ -38,7 +38,6 @@ class Settings:
         """Validate the settings for a model.
 
         Raises:
-            TypeError: if the model has no `step` or `empty_cache`.
             ValueError: if two settings contradict each other.
         """
         check_generates("model", model)

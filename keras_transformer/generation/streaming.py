@@ -61,7 +61,6 @@ def stream(
         An iterator over at most M arrays, int32 (B,), with padding for rows that have ended.
 
     Raises:
-        TypeError: if the model has no `step` or `empty_cache`.
         ValueError: if an argument is out of range, before iteration; if the model's logits are NaN, during iteration.
 
     Example:

@@ -26,9 +26,6 @@ def plot_attention(
 
     Returns:
         The matplotlib axes.
-
-    Raises:
-        ValueError: if the labels do not match the weights.
     """
     import matplotlib.pyplot as plt
 
@@ -75,9 +72,6 @@ def plot_attention_weights(
 
     Returns:
         The matplotlib figure.
-
-    Raises:
-        ValueError: if there are more labels than tokens, or `row`, `layer` or `head` is out of range.
 
     Example:
         >>> weights = attention_weights(model, inputs)  # doctest: +SKIP

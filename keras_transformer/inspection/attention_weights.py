@@ -23,9 +23,6 @@ def attention_weights(model: Any, inputs: dict[str, Tensor]) -> AttentionWeights
         encoder's self-attention, `decoder` (B, N, T, T) of the decoder's masked self-attention, and `cross`
         (B, N, T, S) of the cross-attention.
 
-    Raises:
-        ValueError: if the model is not an encoder–decoder with `decoder_blocks`.
-
     Example:
         >>> from keras_transformer.models import Transformer
         >>> model = Transformer(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
@@ -56,9 +53,6 @@ def self_attention_weights(model: Any, inputs: Tensor | dict[str, Tensor], layer
 
     Returns:
         float32 (B, N, T, T), one map for each head, with queries as rows. The class token of a `ViT` is at position 0.
-
-    Raises:
-        ValueError: if the model has no blocks, or `layer` is out of range.
 
     Example:
         >>> from keras_transformer.models import GPT

@@ -40,9 +40,6 @@ def attention_attributions(
     Returns:
         float32 (B, N, T, T), one map for each head, with queries as rows.
 
-    Raises:
-        ValueError: if the model has no blocks, or `layer` or `steps` is out of range.
-
     Example:
         >>> from keras_transformer.models import BERT, SequenceClassifier
         >>> model = SequenceClassifier(BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8), 3)

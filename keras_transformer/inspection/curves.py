@@ -27,9 +27,6 @@ def plot_history(history: Any, monitor: str = "val_loss", mode: str = "min") -> 
     Returns:
         The matplotlib figure.
 
-    Raises:
-        ValueError: if the history is empty, or `mode` is neither "min" nor "max".
-
     Example:
         >>> figure = plot_history({"loss": [2.0, 1.0, 0.5], "val_loss": [2.1, 1.4, 1.6]})
     """

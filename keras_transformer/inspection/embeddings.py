@@ -32,9 +32,6 @@ def nearest_tokens(
         Pairs (token, cosine similarity), in descending order of similarity, without the query itself. The similarity to
         a zero vector is 0.
 
-    Raises:
-        ValueError: if the tokens do not match the embeddings, or the query is not one of the tokens.
-
     Example:
         >>> nearest_tokens([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]], ["a", "b", "c"], "a", k=1)
         [('b', 0.6)]
@@ -74,10 +71,6 @@ def plot_embeddings(
 
     Returns:
         The matplotlib axes.
-
-    Raises:
-        ValueError: if labels or groups do not match the embeddings, or the embeddings have fewer than two rows or
-            columns.
     """
     import matplotlib.pyplot as plt
 

@@ -38,9 +38,6 @@ def plot_relation(
 
     Returns:
         The matplotlib figure.
-
-    Raises:
-        ValueError: if a number of positions is not in [1, 64], or `axes` are not two.
     """
     import matplotlib.pyplot as plt
 

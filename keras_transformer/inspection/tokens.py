@@ -36,9 +36,6 @@ def plot_tokens(
 
     Returns:
         The matplotlib axes.
-
-    Raises:
-        ValueError: if values or groups do not match the tokens, both are given, or a token is too wide.
     """
     import matplotlib.pyplot as plt
 

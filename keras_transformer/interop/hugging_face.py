@@ -270,11 +270,7 @@ def _candidates(model: keras.Model) -> list[Architecture]:
 
 
 def _supporting(model: keras.Model, model_type: str | None = None) -> tuple[Architecture, dict[str, Any]]:
-    """Return the first architecture, of any model type by default, that supports a model, and its `config.json`.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Return the first architecture, of any model type by default, that supports a model, and its `config.json`."""
     candidates = _candidates(model)
     if model_type is not None:
         check_one_of(sorted({candidate.model_type for candidate in candidates}), model_type=model_type)

@@ -314,11 +314,7 @@ def _t5_block(block: Any, hub_block: Any) -> Weights:
 
 
 def _assign(weights: Iterable[tuple[Any, Any]]) -> None:
-    """Copy KerasHub's weights.
-
-    Raises:
-        ValueError: if they are quantized, or a size differs.
-    """
+    """Copy KerasHub's weights."""
     for weight, hub_weight in weights:
         values = ops.convert_to_numpy(hub_weight)
         name = getattr(hub_weight, "path", weight.path)

@@ -144,11 +144,7 @@ def _with_weights(folder: pathlib.Path, layer: Any, parameters: Parameters) -> A
 
 
 def activation_path(name: str) -> str:
-    """Return the path of an activation in PyTorch.
-
-    Raises:
-        ValueError: if `sentence-transformers` has no such activation.
-    """
+    """Return the path of an activation in PyTorch."""
     for path, known in ACTIVATIONS.items():
         if known == name:
             return path
@@ -159,11 +155,7 @@ def activation_path(name: str) -> str:
 
 
 def write_pooling(folder: pathlib.Path, model_dim: int, pooling: str | tuple[str, ...]) -> None:
-    """Write the module Pooling, in the settings of older versions if their order allows.
-
-    Raises:
-        ValueError: if `sentence-transformers` has no such pooling.
-    """
+    """Write the module Pooling, in the settings of older versions if their order allows."""
     written = {ours: theirs for theirs, ours in _POOLINGS.items()}
     names = [pooling] if isinstance(pooling, str) else [*pooling]
     if unknown := [name for name in names if name not in written]:
@@ -182,11 +174,7 @@ def write_pooling(folder: pathlib.Path, model_dim: int, pooling: str | tuple[str
 
 
 def write_layer(folder: pathlib.Path, number: int, layer: Any, size: int) -> tuple[str, str]:
-    """Write the module of a layer with inputs (B, size); return its folder below `folder` and its name.
-
-    Raises:
-        ValueError: if `sentence-transformers` has no such module.
-    """
+    """Write the module of a layer with inputs (B, size); return its folder below `folder` and its name."""
     name, config, parameters = _module_of(layer, size)
     path = f"{number}_{name}"
     _write_config(folder / path, config)

@@ -67,11 +67,7 @@ class Source:
 
     @classmethod
     def of_json(cls, content: Any) -> Self | None:
-        """Return the source that `as_json` has written; None for None.
-
-        Raises:
-            ValueError: if it is damaged.
-        """
+        """Return the source that `as_json` has written; None for None."""
         if content is None:
             return None
         try:

@@ -215,10 +215,6 @@ class DecoderBlock(BaseBlock):
     Shapes:
         input and output: (B, T, D)
 
-    Raises:
-        ValueError: if `normalization` or `norm` is unknown, `dropout` outside [0, 1), or a memory is given without
-            cross-attention, or the other way round.
-
     Example:
         >>> block = DecoderBlock(MultiHeadAttention(4, relation="causal"), FeedForward(64), MultiHeadAttention(4))
         >>> block(keras.ops.ones((2, 5, 16)), keras.ops.ones((2, 7, 16))).shape

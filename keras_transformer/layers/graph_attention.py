@@ -62,10 +62,6 @@ class GraphAttention(ConfiguredLayer):
     Shapes:
         output: (B, T, N · H), or (B, T, H) if heads are averaged
 
-    Raises:
-        ValueError: if `dropout` is outside [0, 1) or `score` is unknown; in a call, unless exactly one of `edges` and
-            `adjacency` is given, with the shape above.
-
     Example:
         >>> nodes, edges = keras.random.normal((1, 3, 8)), keras.ops.array([[[0, 1], [1, 2]]])
         >>> GraphAttention(num_heads=2, head_dim=4)(nodes, edges).shape

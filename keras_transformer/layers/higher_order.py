@@ -51,9 +51,6 @@ class SimplicialAttention(ConfiguredLayer):
     Shapes:
         output: (B, T, D)
 
-    Raises:
-        ValueError: if `num_heads` does not divide D for the default `key_dim`.
-
     Example:
         >>> SimplicialAttention(num_heads=2, relation="causal")(keras.ops.ones((2, 5, 16))).shape
         TensorShape([2, 5, 16])
@@ -201,9 +198,6 @@ class TriangleAttention(ConfiguredLayer):
     Shapes:
         output: (B, T, T, D)
 
-    Raises:
-        ValueError: if `pairs` has another shape, or `num_heads` does not divide D for the default `key_dim`.
-
     Example:
         >>> TriangleAttention(num_heads=2)(keras.ops.ones((2, 5, 5, 16))).shape
         TensorShape([2, 5, 5, 16])
@@ -306,10 +300,6 @@ class HypergraphAttention(ConfiguredLayer):
 
     Returns:
         The new vectors of the nodes and of the hyperedges.
-
-    Raises:
-        ValueError: if `num_heads` does not divide D for the default `key_dim`; in a call, if `incidences` have another
-            shape or, where their values are known, are out of range.
 
     Example:
         >>> nodes, hyperedges = keras.random.normal((1, 4, 8)), keras.ops.zeros((1, 2, 8))

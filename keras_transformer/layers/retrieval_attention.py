@@ -48,9 +48,6 @@ class RetrievalAttention(ConfiguredLayer):
     Shapes:
         output: (B, T, D)
 
-    Raises:
-        ValueError: if `num_kv_heads` does not divide `num_heads`.
-
     Example:
         >>> layer = RetrievalAttention(num_heads=4, key_dim=8, k=16)
         >>> layer(keras.ops.ones((2, 5, 32)), keras.ops.ones((2, 1000, 24))).shape

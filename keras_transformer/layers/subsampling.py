@@ -39,10 +39,6 @@ class ConvolutionalSubsampling(ConfiguredLayer):
         inputs: (B, T, F)
         output: (B, T', D), T' = ⌈…⌈⌈T / s₁⌉ / s₂⌉…⌉; zeros after the end of a sequence
 
-    Raises:
-        ValueError: if `kernel_size` is even, or there are no strides; in a call, if frames or lengths have other
-            shapes.
-
     Example:
         >>> ConvolutionalSubsampling(16)(keras.ops.ones((2, 10, 80))).shape
         TensorShape([2, 3, 16])

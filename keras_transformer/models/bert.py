@@ -113,10 +113,6 @@ class BERT(PublishedSizes, Encoder):
     Shapes:
         output: (B, T, D)
 
-    Raises:
-        ValueError: if `num_heads` does not divide `model_dim`, or a size is not positive; in a call, if T exceeds
-            `max_length`.
-
     Example:
         >>> model = BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
         >>> model(keras.ops.array([[2, 5, 6, 3]])).shape
@@ -280,11 +276,7 @@ class BERT(PublishedSizes, Encoder):
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
     def pool(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return the pooled hidden state (B, D) of the first token of (B, T, D).
-
-        Raises:
-            ValueError: if the model has no pooler.
-        """
+        """Return the pooled hidden state (B, D) of the first token of (B, T, D)."""
         if self.pooler is None:
             raise ValueError("`pool` needs a model with a pooler. Received: pooler=False")
         return self.pooler(hidden[:, 0])

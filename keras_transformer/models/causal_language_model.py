@@ -137,9 +137,6 @@ class CausalLanguageModel(CachedDecoding):
 
         Returns:
             A new model, not compiled. The weights are copies.
-
-        Raises:
-            ValueError: if `vocabulary_size` is not a positive integer, or `pad_id` or `end_id` would be outside it.
         """
         check_positive_integer(vocabulary_size=vocabulary_size)
         model = type(self).from_config({**self.get_config(), "vocabulary_size": int(vocabulary_size)})

@@ -59,10 +59,6 @@ class EncoderDecoder(CachedDecoding):
         encoder_relation: which source positions may attend to which (see `relations`), by default all.
         decoder_relation: which target positions may attend to which, by default "causal"; never to later ones.
         **kwargs: arguments of `keras.Model`.
-
-    Raises:
-        ValueError: if a size is not positive, an id is not in the vocabulary, or `decoder_relation` relates a token to
-            a later one.
     """
 
     is_encoder_decoder = True

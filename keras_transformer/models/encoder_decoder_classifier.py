@@ -48,10 +48,6 @@ class EncoderDecoderClassifier(Model):
     Shapes:
         output: (B, C), float32 logits; for regression the predicted numbers
 
-    Raises:
-        TypeError: if `encoder` is not an encoder–decoder.
-        ValueError: if `problem_type` is unknown or does not match it, or `decoder_input` is unknown.
-
     References:
         Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation,
         and Comprehension" (2019), section 3.1. Bertsch et al., "Unlimiformer" (2023), generate texts only.

@@ -53,10 +53,6 @@ class GAT(Model):
     Shapes:
         output: (B, T, C), float32 logits
 
-    Raises:
-        ValueError: if `num_heads` is empty; in a call, if the features have another size, or known features are not
-            finite or known edges have nodes that are not in the graph.
-
     Example:
         >>> model = GAT(num_features=5, num_classes=3)
         >>> model({"nodes": keras.ops.ones((1, 4, 5)), "edges": keras.ops.array([[[0, 1], [1, 2]]])}).shape

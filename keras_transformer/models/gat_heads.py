@@ -143,10 +143,6 @@ class LinkPredictor(HeadedGAT):
     Shapes:
         output: (B, P), float32 logits
 
-    Raises:
-        ValueError: in a call, if `pairs` is missing, of a wrong shape or, where its values are known, has a node that
-            is not in the graph.
-
     Example:
         >>> model = LinkPredictor(GAT(num_features=5, num_classes=8))
         >>> graph = {"nodes": keras.ops.ones((1, 4, 5)), "edges": keras.ops.array([[[0, 1], [1, 2]]])}

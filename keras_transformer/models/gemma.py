@@ -63,9 +63,6 @@ class Gemma(CausalLanguageModel):
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
 
-    Raises:
-        ValueError: if a list does not have one element for each block, or `relation` relates a token to a later one.
-
     Example:
         >>> model = Gemma(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32, key_dim=8)
         >>> model(keras.ops.array([[5, 6, 3]])).shape

@@ -67,9 +67,6 @@ class GPT(PublishedSizes, CausalLanguageModel):
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
 
-    Raises:
-        ValueError: if `num_heads` does not divide `model_dim`, or `relation` relates a token to a later one.
-
     Example:
         >>> model = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
         >>> model(keras.ops.array([[5, 6, 3]])).shape

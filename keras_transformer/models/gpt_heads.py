@@ -146,9 +146,6 @@ class GPTClassifier(_HeadedDecoder):
         output: {"classes": (B, C), "tokens": (…, T, vocabulary_size) as the ids}, float32 logits; for regression
             "classes" are the predicted numbers
 
-    Raises:
-        ValueError: if `num_classes` and `problem_type` are incompatible, or `special_ids` are not three different ids.
-
     Example:
         >>> decoder = GPT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
         >>> model = GPTClassifier(decoder.resize_token_embeddings(103), num_classes=2)
@@ -210,9 +207,6 @@ class GPTMultipleChoice(_HeadedDecoder):
 
     Shapes:
         output: {"classes": (B, K), "tokens": (B, K, T, vocabulary_size)}, float32 logits
-
-    Raises:
-        ValueError: if `special_ids` are not three different ids.
 
     References:
         Radford et al. (2018), section 3.3 and figure 1.

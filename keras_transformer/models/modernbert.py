@@ -63,9 +63,6 @@ class ModernBERT(Encoder):
     Shapes:
         output: (B, T, D)
 
-    Raises:
-        ValueError: if `num_heads` does not divide `model_dim`, or a size is not positive.
-
     Example:
         >>> model = ModernBERT(100, num_layers=4, num_heads=2, model_dim=16, hidden_dim=24, pad_id=0)
         >>> model(keras.ops.array([[2, 5, 6, 3]])).shape
@@ -180,11 +177,7 @@ class ModernBERT(Encoder):
         return [layer for layer in (self.pooler, self.pooler_norm) if layer is not None]
 
     def pool(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return the pooled hidden state (B, D) of (B, T, D), of which the mask (B, T) is False for padding.
-
-        Raises:
-            ValueError: if the model has no pooler.
-        """
+        """Return the pooled hidden state (B, D) of (B, T, D), of which the mask (B, T) is False for padding."""
         if self.pooler is None or self.pooler_norm is None:
             raise ValueError("`pool` needs a model with a pooler. Received: pooler=False")
         if self.pooler_input == "first" or padding_mask is None:

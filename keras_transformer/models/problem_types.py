@@ -11,10 +11,6 @@ def check_problem_type(problem_type: str | None, num_classes: int) -> str:
     Args:
         problem_type: one of `PROBLEM_TYPES`, or None for the default.
         num_classes: C, the number of logits.
-
-    Raises:
-        ValueError: if `num_classes` is not positive, `problem_type` is unknown, or single-label classification has one
-            class.
     """
     check_positive_integer(num_classes=num_classes)
     single = PROBLEM_TYPES[0]

@@ -47,9 +47,6 @@ class SentenceEncoder(HeadedEncoder):
     Shapes:
         output: (B, N, E), float32, not normalised
 
-    Raises:
-        ValueError: if `pooling` is unknown, or "pooler" for an encoder without one.
-
     Example:
         >>> from keras_transformer.models import BERT
         >>> encoder = BERT(100, num_layers=1, num_heads=2, model_dim=16, max_length=8)
@@ -118,11 +115,7 @@ class SentenceEncoder(HeadedEncoder):
 
 
 def check_pooling(pooling: str | Sequence[str]) -> Pooling:
-    """Return the name of a pooling, or a tuple of several.
-
-    Raises:
-        ValueError: if a name is unknown, or there is none.
-    """
+    """Return the name of a pooling, or a tuple of several."""
     names = (pooling,) if isinstance(pooling, str) else tuple(pooling)
     for name in names or ((),):
         check_one_of(POOLINGS, pooling=name)

@@ -73,10 +73,6 @@ class T5(PublishedSizes, EncoderDecoder):
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each target position
 
-    Raises:
-        ValueError: if `num_buckets` and `max_distance` are incompatible, or `decoder_relation` relates a token to a
-            later one.
-
     Example:
         >>> model = T5(100, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32, key_dim=4)
         >>> source, target = keras.ops.array([[5, 6, 1]]), keras.ops.array([[0, 7]])

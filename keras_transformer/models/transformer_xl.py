@@ -50,9 +50,6 @@ class TransformerXL(CausalLanguageModel):
     Shapes:
         output: (B, T, vocabulary_size), float32 logits of the next token at each position
 
-    Raises:
-        ValueError: if `relation` relates a token to a later one.
-
     Example:
         >>> model = TransformerXL(100, num_layers=1, num_heads=2, model_dim=16, memory_length=8, batch_size=1)
         >>> model(keras.ops.array([[5, 6, 7]])).shape, model(keras.ops.array([[8, 9, 3]])).shape

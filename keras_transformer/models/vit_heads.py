@@ -36,9 +36,6 @@ class ImageSegmenter(Model):
     Shapes:
         output: (B, height, width, C), float32 logits
 
-    Raises:
-        ValueError: if the encoder has a head, or `num_classes` is not positive.
-
     Example:
         >>> encoder = ViT(8, patch_size=4, num_classes=None, num_layers=1, num_heads=2, model_dim=16, hidden_dim=32)
         >>> ImageSegmenter(encoder, num_classes=3)(keras.ops.zeros((2, 8, 8, 3))).shape

@@ -149,9 +149,6 @@ def attention_weights(
 
     Returns:
         float32 weights, whose rows sum to one, or to zero for queries without neighbours.
-
-    Raises:
-        ValueError: if shapes do not match.
     """
     inputs = AttentionInputs(
         query,
@@ -195,9 +192,6 @@ def explain(
     Returns:
         An `Explanation`: the kernel's name, the reason, the operations of the forward pass, the bytes of attention
         weights stored at one time, and the reasons why other kernels cannot be used.
-
-    Raises:
-        ValueError: see `attention`.
 
     Example:
         >>> import keras

@@ -24,11 +24,7 @@ LOWEST_SCORE = -1e25
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionInputs:
-    """The validated arguments of `attention`.
-
-    Raises:
-        ValueError: if shapes or dtypes do not match.
-    """
+    """The validated arguments of `attention`."""
 
     query: Tensor
     key: Tensor

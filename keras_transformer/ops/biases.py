@@ -202,9 +202,6 @@ def buckets(
 
     Returns:
         NumPy integers of the same shape, in [0, num_buckets).
-
-    Raises:
-        ValueError: see `BucketBias`.
     """
     check_buckets(num_buckets, max_distance, bidirectional)
     relative = np.asarray(relative_positions)

@@ -91,11 +91,7 @@ def explain(inputs: AttentionInputs, kernel: str) -> Explanation:
 
 
 def check_kernel(kernel: str) -> str:
-    """Return `kernel` if it is valid.
-
-    Raises:
-        ValueError: if it is neither "auto" nor the name of a kernel.
-    """
+    """Return `kernel` if it is valid."""
     if kernel != "auto" and kernel not in _ATTEND:
         raise ValueError(f"`kernel` must be 'auto' or one of {sorted(_ATTEND)}. Received: kernel={kernel!r}")
     return kernel

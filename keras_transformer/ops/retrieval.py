@@ -54,9 +54,6 @@ def retrieval_attention(
     Returns:
         The output, in the dtype of `value`; zero for a query without keys.
 
-    Raises:
-        ValueError: if `k` is not positive, shapes do not match, or `dropout` > 0 without a `seed`.
-
     Example:
         >>> import keras
         >>> query, memory = keras.random.normal((2, 3, 4, 8)), keras.random.normal((2, 100, 4, 8))

@@ -73,11 +73,7 @@ class Score(ConfiguredValue):
         return upstream
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments.
-
-        Raises:
-            ValueError: if they are tensors.
-        """
+        """Return the constructor's arguments."""
         if self.num_heads is not None:
             raise ValueError(
                 "`score` must be a layer to be saved with its weights, such as layers.AdditiveScore. "
@@ -187,9 +183,6 @@ class Polynomial(Score):
         degree: an even number, so that κ is non-negative.
         offset: added to the dot product.
         scale: factor on the dot product, by default 1/√H.
-
-    Raises:
-        ValueError: if `degree` is odd or not positive.
 
     References:
         Tsai et al., "Transformer Dissection" (2019), section 3.2.

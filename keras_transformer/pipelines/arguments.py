@@ -46,11 +46,7 @@ def check_limit(name: str, limit: Any) -> None:
 
 
 def check_max_length(max_length: Any, limit: int | None) -> int | None:
-    """Return the maximum number of tokens of a row, by default `limit`, the encoder's.
-
-    Raises:
-        ValueError: if it exceeds `limit`, or is too small for start and end ids.
-    """
+    """Return the maximum number of tokens of a row, by default `limit`, the encoder's."""
     if max_length is None:
         return limit
     is_valid = is_integer(max_length) and 2 <= max_length <= (max_length if limit is None else limit)

@@ -94,9 +94,6 @@ def check_labels(labels: Sequence[Any] | None, num_classes: int) -> list[Any]:
     Args:
         labels: a name for each class, or None.
         num_classes: the number of classes.
-
-    Raises:
-        ValueError: if there are more or fewer labels than classes, or one is missing.
     """
     if labels is None:
         labels = range(num_classes)
@@ -116,9 +113,6 @@ def plain_labels(argument: str, labels: Iterable[Any], *, may_be_empty: bool = F
         argument: the name of the argument with the labels, for the error.
         labels: strings, integers and booleans, also of NumPy.
         may_be_empty: whether a string may be empty, or of spaces only.
-
-    Raises:
-        ValueError: if a label is something else, such as None or NaN, or empty.
     """
     plain: list[str | int] = []
     for number, label in enumerate(labels):
@@ -144,11 +138,7 @@ def plain_labels(argument: str, labels: Iterable[Any], *, may_be_empty: bool = F
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:
-    """Return the names of the classes in a `config.json` of `transformers`, in the order of their ids.
-
-    Raises:
-        ValueError: if the ids are not 0, 1, …, also as "LABEL_0", "LABEL_1", …
-    """
+    """Return the names of the classes in a `config.json` of `transformers`, in the order of their ids."""
     names = config.get("id2label")
     if names is None:
         return None

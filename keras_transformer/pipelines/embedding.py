@@ -192,12 +192,7 @@ class Embedding(EmbeddingTask, TextPipeline):
 
 
 def _checked_prompts(prompts: Any, default_prompt_name: Any) -> dict[str, str]:
-    """Validate the prompts, and return them by name.
-
-    Raises:
-        TypeError: if they do not map names to texts.
-        ValueError: if a name is empty, or the default name is unknown.
-    """
+    """Validate the prompts, and return them by name."""
     prompts = {} if prompts is None else prompts
     if not isinstance(prompts, Mapping) or not all(
         isinstance(text, str) for item in prompts.items() for text in item

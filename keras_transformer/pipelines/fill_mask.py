@@ -31,9 +31,6 @@ class FillMask(FillMaskTask, TextPipeline):
         max_length: the maximum number of tokens, including special ones; by default the model's.
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
-    Raises:
-        ValueError: if model and tokenizer do not match, or `top` is out of range.
-
     Example:
         >>> FillMask(model, tokenizer, top=1)("the [MASK] barks")
         [[MaskPrediction(piece='dog', probability=0.93)]]

@@ -148,9 +148,6 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
             texts: a list of any length, or a string tensor (B,).
             truncate: whether to truncate long texts.
             **options: `source_language`, for a model of many languages.
-
-        Raises:
-            ValueError: if a text is invalid or too long, or a language is unknown.
         """
         in_graph = is_installed()
         listed = to_string_tensor(texts).numpy().tolist() if in_graph else texts

@@ -36,9 +36,6 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
         threshold: the probability above which a label is returned, if the model's `problem_type` is
             "multi_label_classification".
 
-    Raises:
-        ValueError: if the model has no head, or another number of classes than labels.
-
     Example:
         >>> classifier = ImageClassification(model, labels=["cat", "dog"])
         >>> classifier(images)
@@ -74,9 +71,6 @@ class ImageClassification(ImageTask, ClassifierPipeline, ForwardPipeline):
 
         Returns:
             A list as long as `images`, or a single result for one image.
-
-        Raises:
-            ValueError: if images have another size, or values outside the model's range.
         """
         return self._classified(self.answer, images, batch_size, errors)
 

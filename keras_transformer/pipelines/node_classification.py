@@ -23,9 +23,6 @@ class NodeClassification(NodeTask, ForwardPipeline):
         model: such as `models.GAT`.
         labels: a name for each class, by default its index.
 
-    Raises:
-        ValueError: if the number of labels differs from the number of classes.
-
     Example:
         >>> classifier = NodeClassification(model, labels=["theory", "genetics"])
         >>> classifier(nodes, edges)
@@ -51,9 +48,6 @@ class NodeClassification(NodeTask, ForwardPipeline):
 
         Returns:
             A list of the T most probable labels.
-
-        Raises:
-            ValueError: if a shape is wrong, features are not finite, or an edge refers to a missing node.
         """
         return self.answer(self._answer_nodes(nodes, edges), self.config)
 

@@ -153,11 +153,7 @@ class Pipeline(tasks.Task, abc.ABC):
 
     @staticmethod
     def of_model(model: Any) -> type[Pipeline]:
-        """Return the first pipeline class that has a model's class among its `model_classes`.
-
-        Raises:
-            ValueError: if there is none.
-        """
+        """Return the first pipeline class that has a model's class among its `model_classes`."""
         for pipeline in Pipeline.classes.values():
             if type(model) in pipeline.model_classes:
                 return pipeline
@@ -238,9 +234,6 @@ class Pipeline(tasks.Task, abc.ABC):
 
         Returns:
             For each signature, several inputs.
-
-        Raises:
-            ValueError: if `texts` are of another type.
         """
 
     def settings(self) -> dict[str, Any]:

@@ -40,9 +40,6 @@ class QuestionAnswering(QuestionAnsweringTask, WordPipeline):
         doc_stride: the number of tokens by which windows overlap, as in `transformers`; the last window is shorter
             then.
 
-    Raises:
-        ValueError: if model and tokenizer do not match, or a number is out of range.
-
     Example:
         >>> QuestionAnswering(model, tokenizer)("Who barks?", "A dog barks.").text
         'dog'

@@ -68,7 +68,6 @@ class SpeechToText(SpeechTask, ForwardPipeline):
         max_seconds: the maximum duration of audio, by default 30 seconds or, if it is shorter, the model's duration.
 
     Raises:
-        TypeError: if the model does not read audio, or `tokenizer` is not a tokenizer.
         ValueError: if model and tokenizer differ in vocabulary or padding id, `generation` samples, or a setting is out
             of range.
 

@@ -42,9 +42,6 @@ class TextClassification(TextClassificationTask, ClassifierPipeline, TextPipelin
         max_length: the maximum number of tokens, including special ones; by default the model's.
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
-    Raises:
-        ValueError: if model, tokenizer and labels do not match, or `threshold` is not a probability.
-
     Example:
         >>> classifier = TextClassification(model, tokenizer, ["negative", "positive"])
         >>> classifier(["a fine film"])

@@ -47,9 +47,6 @@ class TextGeneration(TextGenerationTask, GeneratingPipeline):
         chat_template: the template of conversations in Jinja, or a `ChatTemplate`; None for none. For
             `from_hugging_face` also the name of a template of the folder, such as "rag".
 
-    Raises:
-        ValueError: if model and tokenizer do not match, or settings contradict each other.
-
     Example:
         >>> writer = TextGeneration(model, tokenizer, generation.Sample(top_p=0.9), max_new_tokens=5)
         >>> writer(["To be, or not"])

@@ -41,10 +41,6 @@ class TextToText(TextToTextTask, GeneratingPipeline):
             give it.
         target_language: the language of outputs, likewise.
 
-    Raises:
-        TypeError: if the model or a language is of another type.
-        ValueError: if model and tokenizer do not match, or settings contradict each other.
-
     Example:
         >>> translator = TextToText(model, tokenizer)
         >>> translator(["¿Dónde está la estación?"])

@@ -67,9 +67,6 @@ class TextPipeline(ForwardPipeline, TextTask):
             windows that overlap by half.
         max_length: the maximum number of tokens, including special ones; by default the encoder's.
         truncation_side: "right" to truncate texts to their first tokens, "left" to their last.
-
-    Raises:
-        ValueError: if model and tokenizer do not match.
     """
 
     examples_are_typical: ClassVar[bool] = True
@@ -333,9 +330,6 @@ class WordPipeline(TextPipeline):
         words: "tokenizer" for the words of the tokenizer, see `text.Tokenizer.tokenize_words`; "white_space" for those
             delimited by white space and tokenised one by one, as pipelines of earlier versions do.
         **limits: `max_length` and `truncation_side`, see `TextPipeline`.
-
-    Raises:
-        ValueError: if model and tokenizer do not match.
     """
 
     _settings_before: ClassVar[dict[str, Any]] = {"words": WHITE_SPACE_WORDS}

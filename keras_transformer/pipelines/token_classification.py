@@ -55,9 +55,6 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
             with "B-" begins an entity, and entities have labels without "B-" and "I-".
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
-    Raises:
-        ValueError: if model, tokenizer and labels do not match.
-
     Example:
         >>> TokenClassification(model, tokenizer, ["O", "PER"])("said Ada")
         [TaggedWord(word='said', label='O', …), TaggedWord(word='Ada', label='PER', …)]

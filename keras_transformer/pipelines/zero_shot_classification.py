@@ -59,7 +59,6 @@ class ZeroShotClassification(ZeroShotClassificationTask, TextPipeline):
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Raises:
-        TypeError: if `model`, `tokenizer` or another argument is of another type.
         ValueError: if no class means entailment, model, tokenizer and labels do not match, or an argument has another
             value.
 

@@ -26,9 +26,6 @@ def read(folder: pathlib.Path, size: int) -> Examples:
 
     Returns:
         Tuples of image, path in the folder, and class.
-
-    Raises:
-        ValueError: if there is no image.
     """
     return [
         (load_image(path, size), str(path.relative_to(folder)), path.parent.name)
@@ -37,11 +34,7 @@ def read(folder: pathlib.Path, size: int) -> Examples:
 
 
 def load_image(path: pathlib.Path, size: int | None = None) -> np.ndarray:
-    """Read an image file as uint8 (height, width, 3), resized as the pipeline does.
-
-    Raises:
-        ValueError: if the file is not an image.
-    """
+    """Read an image file as uint8 (height, width, 3), resized as the pipeline does."""
     try:
         image = tf.io.decode_image(tf.io.read_file(str(path)), channels=3, expand_animations=False)
     except tf.errors.InvalidArgumentError:

@@ -63,11 +63,7 @@ def copied(pipeline: Any, precision: str | None = None) -> Any:
 
 
 def encoder_of(pipeline: Any) -> Any:
-    """Return the encoder of a pipeline, for a new head.
-
-    Raises:
-        ValueError: if the model has none.
-    """
+    """Return the encoder of a pipeline, for a new head."""
     encoder = getattr(pipeline.model, "encoder", pipeline.model)
     if not isinstance(encoder, models.BERT | models.ModernBERT):
         raise ArgumentError(

@@ -39,9 +39,6 @@ def translation_data(dataset: str, direction: str | None = None) -> tuple[Pairs,
     Args:
         dataset: "phrasebook", "spa_eng" or "multi30k".
         direction: the languages as source-target, by default "es-en", for multi30k "en-de".
-
-    Raises:
-        ValueError: if the dataset has no such direction.
     """
     direction = checked_direction(dataset, direction)
     if dataset == "multi30k":

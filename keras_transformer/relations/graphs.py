@@ -117,9 +117,6 @@ class Adjacency(Relation):
         pairs: the sorted edges without duplicates.
         num_nodes: the number of nodes.
 
-    Raises:
-        ValueError: if an edge is not a pair of nodes or `num_nodes` is not a positive integer.
-
     Example:
         >>> Adjacency([(0, 1), (1, 2)], num_nodes=3).matrix(3).astype(int)
         array([[0, 0, 0],

@@ -77,9 +77,6 @@ class SlidingWindow(Relation):
         left: number of keys before the query, None for all.
         right: number of keys after the query, None for all.
 
-    Raises:
-        ValueError: if a side is neither None nor a non-negative integer.
-
     Example:
         >>> SlidingWindow(1).matrix(3).astype(int)
         array([[1, 0, 0],

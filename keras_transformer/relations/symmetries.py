@@ -47,9 +47,6 @@ def kept_under(largest: str) -> frozenset[str]:
     Returns:
         The set of names, which always contains `AUTOMORPHISMS`.
 
-    Raises:
-        ValueError: if `largest` is not one of the names.
-
     Example:
         >>> sorted(kept_under(TRANSLATIONS))
         ['automorphisms of the graph', 'translations']

@@ -77,9 +77,6 @@ class Tokenizer(text.Tokenizer):
 
         Returns:
             The ids of each text, B lists; for one str a list.
-
-        Raises:
-            ValueError: if a text is not valid Unicode.
         """
         if isinstance(texts, list | tuple | np.ndarray):
             rows = [to_utf8(row, "texts", i).decode() for i, row in enumerate(texts)]

@@ -15,9 +15,6 @@ class ResetState(keras.callbacks.Callback):
 
     Validation starts with an empty memory; afterwards, training continues with its own.
 
-    Raises:
-        ValueError: if the model has no method `reset_state`, such as that of `models.TransformerXL`.
-
     Example:
         >>> from keras_transformer import data, models, text
         >>> texts, tokenizer = ["to be or not to be"] * 4, text.ByteTokenizer()

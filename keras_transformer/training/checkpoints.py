@@ -18,7 +18,6 @@ def average_checkpoints(model: Any, files: Iterable[str | os.PathLike[str]]) -> 
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        TypeError: if `model` is not a Keras model or `files` is not a list of paths.
         ValueError: if there are no files, or a file does not match the model.
 
     Example:

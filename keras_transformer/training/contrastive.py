@@ -34,9 +34,6 @@ class InfoNCE(Configured, keras.losses.Loss):
         y_pred: vectors (B, 2, D), the output of `models.SentenceEncoder`.
         sample_weight: weights (B,).
 
-    Raises:
-        ValueError: if `temperature` is not positive, or labels or vectors have a wrong shape.
-
     References:
         van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018); Henderson et al.,
         "Efficient Natural Language Response Suggestion for Smart Reply" (2017), section 4.4; Gao et al., "SimCSE:

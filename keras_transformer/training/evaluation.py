@@ -23,10 +23,6 @@ class Evaluation(keras.callbacks.Callback):
         freq: "epoch" to call the function at the end of each epoch, or the number of batches after which it is called.
             The logs of an epoch then have the last results. An epoch without results ends with a call.
 
-    Raises:
-        TypeError: if `function` is not a function; in `fit`, if it returns something else.
-        ValueError: if `freq` is neither "epoch" nor a positive integer.
-
     Example:
         >>> bleu = Evaluation(lambda: kt.pipelines.evaluate(translator, pairs))  # doctest: +SKIP
         >>> stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=3)  # doctest: +SKIP

@@ -82,9 +82,6 @@ def merge_lora(model: keras.Model) -> None:
 
     Args:
         model: a model with the adapters of `enable_lora`.
-
-    Raises:
-        ValueError: if it has no adapters.
     """
     for layer in _checked_adapted(model):
         store: dict[str, Any] = {}
@@ -103,9 +100,6 @@ def save_lora_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> N
         model: a model with the adapters of `enable_lora`.
         filepath: the file, an HDF5 file whose name ends in ".lora.h5". An existing file is replaced when the new one
             is complete.
-
-    Raises:
-        ValueError: if the model has no adapters, or `filepath` does not end in ".lora.h5".
 
     Example:
         >>> save_lora_weights(model, "support.lora.h5")

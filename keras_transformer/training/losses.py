@@ -51,10 +51,6 @@ class LabelSmoothedCrossentropy(Configured, keras.losses.Loss):
         sample_weight: weights (B,) or (B, T). The weighted sum is divided by the number of valid tokens, without
             weights.
 
-    Raises:
-        ValueError: if `smoothing` is outside [0, 1), `normalizer` is neither "tokens" nor a positive number, or labels
-            and logits differ in shape.
-
     References:
         Szegedy et al., "Rethinking the Inception Architecture" (2016); Vaswani et al. (2017), section 5.4.
     """
@@ -138,9 +134,6 @@ def valid_labels(labels: Tensor, logits: Tensor, pad_id: int | None, ignore_clas
         logits: (…, V).
         pad_id: the label of padding, or None to ignore negative labels.
         ignore_class: another label to ignore, or None.
-
-    Raises:
-        ValueError: if labels and logits are known to differ in shape.
     """
     shape, expected = tuple(labels.shape), tuple(logits.shape[:-1])
     if len(shape) != len(expected) or any(

@@ -97,10 +97,6 @@ class Bundle:
 
         Args:
             name: relative to the folder, with forward slashes.
-
-        Raises:
-            FileNotFoundError: if it is missing or not part of the export.
-            ValueError: if it has changed.
         """
         path = self.folder / name
         if name not in self.manifest["files"]:
@@ -119,20 +115,12 @@ class Bundle:
         raise ValueError(f"`{path}` {error}. Restore it from a copy, or export again")
 
     def check(self) -> None:
-        """Verify every file, and that there are no others.
-
-        Raises:
-            ValueError: if any is missing, has changed or was added; the message names all of them.
-        """
+        """Verify every file, and that there are no others."""
         self._raise([*self._differences(), *self._additions()])
         self._raise(self._unreported())
 
     def check_additions(self) -> None:
-        """Verify that the folder has no file that the manifest does not list, and no symbolic link.
-
-        Raises:
-            ValueError: if it does; the message names all of them.
-        """
+        """Verify that the folder has no file that the manifest does not list, and no symbolic link."""
         self._raise(self._additions())
 
     def _raise(self, errors: Iterable[str]) -> None:
@@ -249,9 +237,6 @@ def new_version(folder: str | os.PathLike[str], name: str, version: int) -> str:
         folder: the export's folder.
         name: the model's name in TensorFlow Serving, a plain folder name.
         version: a positive integer.
-
-    Raises:
-        FileExistsError: if the version exists.
     """
     folder = pathlib.Path(folder)
     part = f"saved_model/{name}/{version}"

@@ -298,11 +298,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def _listening(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on each address of a host; that of all addresses of IPv6 listens on IPv4, too.
-
-    Raises:
-        OSError: if the host is unknown, or an address is in use.
-    """
+    """Return sockets that listen on each address of a host; that of all addresses of IPv6 listens on IPv4, too."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -370,11 +366,7 @@ def _grpc_address(options: argparse.Namespace) -> str:
 
 
 def _once(argument: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Return the values of an argument by name.
-
-    Raises:
-        ValueError: if a name has two.
-    """
+    """Return the values of an argument by name."""
     values: dict[str, T] = {}
     for name, value in named:
         if name in values:

@@ -70,11 +70,7 @@ class ExternalTensor(NamedTuple):
     is_initializer: bool
 
     def values(self, content: bytes) -> np.ndarray:
-        """Return the values, a view of the file's content.
-
-        Raises:
-            ValueError: if they are not in it, or of another type.
-        """
+        """Return the values, a view of the file's content."""
         dtype, size = _DTYPES.get(self.data_type), math.prod(self.dims)
         length = 0 if dtype is None else size * dtype.itemsize
         wrong = self.length not in (None, length) or not 0 <= self.offset <= len(content) - length
@@ -86,11 +82,7 @@ class ExternalTensor(NamedTuple):
 
 
 def tensors(model: bytes) -> list[ExternalTensor]:
-    """Return the tensors of a serialised `onnx.ModelProto` that are in other files.
-
-    Raises:
-        ValueError: if it is not one.
-    """
+    """Return the tensors of a serialised `onnx.ModelProto` that are in other files."""
     try:
         return [*_tensors(("Model",), memoryview(model))]
     except ValueError as error:

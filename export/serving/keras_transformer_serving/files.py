@@ -71,11 +71,7 @@ def full_disk_named(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def nearest_folder(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Return the nearest existing folder above `path`.
-
-    Raises:
-        NotADirectoryError: if `path` is below a file.
-    """
+    """Return the nearest existing folder above `path`."""
     path = pathlib.Path(path).absolute()
     nearest = next(parent for parent in path.parents if parent.exists())
     if not nearest.is_dir():
@@ -146,11 +142,7 @@ def json_bytes(content: Any) -> bytes:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: if it is damaged.
-    """
+    """Read a JSON file."""
     content = pathlib.Path(path).read_bytes()
     try:
         return json.loads(content)

@@ -34,9 +34,6 @@ def graph_reader(files: PartFiles, precision: str = FLOAT32) -> Callable[[str], 
     Args:
         files: the files of the part.
         precision: one of the export's precisions.
-
-    Raises:
-        ValueError: if the export does not have the precision.
     """
     check_precision(files, precision)
     return lambda name: files.read(graph_file(name, files.names, precision))

@@ -215,9 +215,6 @@ class Graphs(ExportedEngine):
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if
             N > 1. An input without tokens generates nothing.
-
-        Raises:
-            ValueError: if an argument has another shape, or values out of range.
         """
         input_ids = self._checked_ids("input_ids", input_ids)
         size = len(input_ids)

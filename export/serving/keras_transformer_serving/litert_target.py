@@ -27,11 +27,7 @@ def model_file(precision: str = FLOAT32) -> str:
 
 
 def litert_package() -> Any:
-    """Return the module with LiteRT's interpreter.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
+    """Return the module with LiteRT's interpreter."""
     try:
         from ai_edge_litert import interpreter
     except ModuleNotFoundError as error:

@@ -48,18 +48,11 @@ class Model(ExportedPipeline):
 
         Returns:
             By name, such as "logits"; `export/README.md` lists them.
-
-        Raises:
-            ValueError: if an input is missing or unknown, has another shape, or values out of range.
         """
         return self.engine.run(self.feed(**arrays))
 
     def feed(self, **arrays: Any) -> dict[str, np.ndarray]:
-        """Return the graph's inputs for the arguments of `run`, after checking them.
-
-        Raises:
-            ValueError: as `run`.
-        """
+        """Return the graph's inputs for the arguments of `run`, after checking them."""
         if "input_ids" in arrays:
             ids = np.asarray(arrays["input_ids"])
             pad_id = self.config["pad_id"]

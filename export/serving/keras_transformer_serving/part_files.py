@@ -25,12 +25,7 @@ class PartFiles:
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def content(self, name: str) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            FileNotFoundError: if it is missing.
-            ValueError: if it has changed since it was exported.
-        """
+        """Return the content of a file."""
         found = self.read(name)
         return found if isinstance(found, bytes) else pathlib.Path(found).read_bytes()
 

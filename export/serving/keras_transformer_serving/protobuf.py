@@ -11,9 +11,6 @@ def fields(content: memoryview) -> Iterator[tuple[int, int | float | memoryview]
     """Yield the number and value of each field of a message.
 
     Values are integers, floats, or the bytes of messages, strings, bytes and packed numbers.
-
-    Raises:
-        ValueError: if `content` is not a serialised message.
     """
     position = 0
     while position < len(content):

@@ -161,11 +161,7 @@ class ServedTarget(abc.ABC):
 
 
 def register(classes: dict[str, type[T]], target: type[T]) -> None:
-    """Add the class of a target to `classes` by its name, which is that of a folder in exports.
-
-    Raises:
-        TypeError: if the name is missing, not a folder's, or that of a folder which all parts share.
-    """
+    """Add the class of a target to `classes` by its name, which is that of a folder in exports."""
     name = getattr(target, "name", None)
     if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or name in (TOKENIZER, SERVING):
         raise TypeError(

@@ -108,9 +108,6 @@ class Tensor:
         Args:
             value: the value of a row.
             place: its place in the request, for the error.
-
-        Raises:
-            ValueError: if it has another type or shape.
         """
         if self.shape == (None,) and self.dtype == "string":
             if isinstance(value, list) and all(isinstance(each, str | bytes) for each in value):

@@ -77,9 +77,6 @@ def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH
     Args:
         config: the settings of the export.
         max_batch_size: the largest batch that Triton forms of requests.
-
-    Raises:
-        ValueError: if the export's inputs are not texts.
     """
     pipeline = ExportedPipeline.named(config["pipeline"])
     signatures = {} if pipeline is None else pipeline.tensors(dict(config))

@@ -30,9 +30,6 @@ def examples_of(pipeline: Any, texts: Sequence[Any] | None = None) -> list[Examp
 
     Returns:
         Examples with the inputs of each signature and the outputs of the model ("forward") or of a call (the others).
-
-    Raises:
-        ValueError: if `texts` are of another type.
     """
     forward = pipeline.forward_graph().function
 

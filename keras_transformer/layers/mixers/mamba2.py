@@ -41,9 +41,6 @@ class Mamba2(RecurrentMixer):
     Shapes:
         input and output: (B, T, D)
 
-    Raises:
-        ValueError: if `num_heads` does not divide `inner_dim`, or `num_groups` not `num_heads`.
-
     Example:
         >>> Mamba2(num_heads=4, state_dim=8)(keras.ops.ones((2, 5, 16))).shape
         TensorShape([2, 5, 16])

@@ -37,9 +37,6 @@ class S4D(RecurrentMixer):
     Shapes:
         input and output: (B, T, D)
 
-    Raises:
-        ValueError: if `state_dim` is not positive, or not 0 < `min_step` ≤ `max_step`.
-
     Example:
         >>> S4D(16)(keras.ops.ones((2, 5, 8))).shape
         TensorShape([2, 5, 8])

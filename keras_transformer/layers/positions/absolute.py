@@ -46,10 +46,6 @@ class SinusoidalPositions(ConfiguredLayer):
     Shapes:
         input and output: (B, T, D), D even
 
-    Raises:
-        ValueError: if D is odd, or below 4 with `endpoint`, `max_wavelength` is not positive, `layout` is unknown, or
-            `first_position` is negative.
-
     Example:
         >>> SinusoidalPositions()(keras.ops.zeros((1, 3, 8))).shape
         TensorShape([1, 3, 8])
@@ -112,9 +108,6 @@ class SinusoidalPositions(ConfiguredLayer):
         Returns:
             float32 (D, D).
 
-        Raises:
-            ValueError: if D is not a positive even number.
-
         References:
             Vaswani et al. (2017), section 3.5: "for any fixed offset k, PE(pos+k) can be represented as a linear
             function of PE(pos)".
@@ -158,9 +151,6 @@ class LearnedPositions(ConfiguredLayer):
 
     Shapes:
         input and output: (B, T, D)
-
-    Raises:
-        ValueError: if `max_length` is not positive, the inputs are longer, or a position is outside the table.
 
     Example:
         >>> LearnedPositions(512)(keras.ops.zeros((1, 3, 8))).shape

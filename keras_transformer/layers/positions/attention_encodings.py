@@ -21,9 +21,6 @@ def get(identifier: Any, num_heads: int, key_dim: int | None = None) -> Position
 
     Returns:
         The layer, or None.
-
-    Raises:
-        ValueError: if the identifier is none of these, or the encoding does not fit the heads.
     """
     if identifier is None:
         return None

@@ -36,9 +36,6 @@ class RelativeSinusoidalPositions(PositionEncoding):
         content_bias, position_bias: (N, H)
         kernel: (N, H, F)
 
-    Raises:
-        ValueError: if the number of features is odd.
-
     Example:
         >>> from keras_transformer.layers import MultiHeadAttention
         >>> attention = MultiHeadAttention(4, relation="causal", position_encoding=RelativeSinusoidalPositions())

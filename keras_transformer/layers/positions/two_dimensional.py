@@ -36,9 +36,6 @@ class Positions2D(ConfiguredLayer):
     Shapes:
         input and output: (B, height, width, D) or (B, T, D); D divisible by 4 if sinusoidal
 
-    Raises:
-        ValueError: if the inputs do not match `grid_shape`, or D is not divisible by 4 in the sinusoidal case.
-
     Example:
         >>> Positions2D("learned", grid_shape=(14, 14))(keras.ops.zeros((1, 196, 8))).shape
         TensorShape([1, 196, 8])

@@ -201,9 +201,6 @@ class Words:
 
     Args:
         patterns: regular expressions in the syntax of Oniguruma; each splits the words of the one before it.
-
-    Raises:
-        ValueError: if a pattern is not supported.
     """
 
     def __init__(self, *patterns: str) -> None:

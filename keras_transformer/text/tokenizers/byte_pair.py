@@ -167,7 +167,6 @@ class BytePairTokenizer(PairTokenizer):
             The tokenizer.
 
         Raises:
-            TypeError: if `texts` is a str, or holds something other than texts and paths.
             ValueError: if `texts` contain no word, or `vocabulary_size` is too small.
 
         Example:

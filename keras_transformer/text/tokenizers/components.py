@@ -57,11 +57,7 @@ class Components:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Components":
-        """Read a file.
-
-        Raises:
-            ValueError: if it is damaged.
-        """
+        """Read a file."""
         return cls(path, read_object(path))
 
     @property
@@ -134,9 +130,6 @@ class Components:
             kind: the kind.
             step_type: its expected type.
             **settings: settings that it must have, None for one that may be missing.
-
-        Raises:
-            ValueError: if there are others, or it has other settings.
         """
         steps = self.steps(kind)
         if [step.get("type") for step in steps] != [step_type] or any(
@@ -203,9 +196,6 @@ class Components:
 
         As in the `tokenizers` library, added tokens without a piece are numbered from the number of pieces on, whatever
         their ids.
-
-        Raises:
-            ValueError: see `in_order`.
         """
         if not isinstance(vocabulary, dict) or not self.added_tokens:
             return in_order(self.path, vocabulary)
@@ -240,11 +230,7 @@ class Components:
 
 
 def byte_pair_words(components: Components) -> dict[str, Any]:
-    """Return the settings of `BytePairTokenizer` for normaliser and pre-tokenizer.
-
-    Raises:
-        ValueError: if they are not supported.
-    """
+    """Return the settings of `BytePairTokenizer` for normaliser and pre-tokenizer."""
     settings: dict[str, Any] = {}
     match [step["type"] for step in components.steps("normalizer")]:
         case []:
@@ -288,11 +274,7 @@ def _pattern(components: Components, step: Mapping[str, Any]) -> str:
 
 
 def prepend_scheme(components: Components) -> str:
-    """Return where SentencePiece's BPE adds a space before a text, from normaliser, pre-tokenizer and decoder.
-
-    Raises:
-        ValueError: if they are not supported.
-    """
+    """Return where SentencePiece's BPE adds a space before a text, from normaliser, pre-tokenizer and decoder."""
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     normalizer, pre_tokenizer = components.steps("normalizer"), components.steps("pre_tokenizer")
     if normalizer not in ([], [replace], [{"type": "Prepend", "prepend": _SPACE}, replace]):
@@ -352,11 +334,7 @@ def in_order(path: pathlib.Path, vocabulary: Any) -> list[str]:
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ValueError: if the file is damaged or holds something else.
-    """
+    """Read a JSON object."""
     content = files.read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object. Received: {str(content)[:50]}")

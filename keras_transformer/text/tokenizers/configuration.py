@@ -159,21 +159,13 @@ _SPACE = "\u2581"
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Return the entries of the optional configuration files of a folder; those of `tokenizer_config.json` count.
-
-    Raises:
-        ValueError: if a file is damaged.
-    """
+    """Return the entries of the optional configuration files of a folder; those of `tokenizer_config.json` count."""
     files = (path / name for name in _FILES)
     return {key: value for file in files if file.is_file() for key, value in read_object(file).items()}
 
 
 def checked(path: pathlib.Path) -> dict[str, Any]:
-    """Return what `read` does, with a warning that names keys which are not known.
-
-    Raises:
-        ValueError: if a key has a value that is not supported.
-    """
+    """Return what `read` does, with a warning that names keys which are not known."""
     config = read(path)
     # The template of `tokenizer.json` has the tokens around texts.
     only = ONLY if (path / TOKENIZER_JSON).is_file() else {**ONLY, "add_eos_token": (False,)}

@@ -116,9 +116,6 @@ class SentencePieceTokenizer(SentencePieceTraining, Tokenizer):
         Returns:
             The pieces, whose concatenation is the text with a prefix space.
 
-        Raises:
-            ValueError: if `text` is not valid Unicode.
-
         Example:
             >>> SentencePieceTokenizer.train(["hello"], 300, "char").pieces("hell")
             ['▁', 'h', 'e', 'l', 'l']

@@ -24,9 +24,6 @@ def read_model(model: bytes, with_padding: bool = True) -> sentencepiece.Sentenc
 
     Returns:
         The processor, for use outside graphs.
-
-    Raises:
-        ValueError: if `model` is not a SentencePiece model or lacks a required padding id.
     """
     if not isinstance(model, bytes) or not model:
         raise ValueError(
@@ -74,9 +71,6 @@ def sampler(tokenizer: Any, model: bytes, rate: float) -> Any:
         tokenizer: the tokenizer of TF.Text.
         model: its serialised model.
         rate: α for a unigram model, the dropout rate for a BPE model.
-
-    Raises:
-        ValueError: if the model is of another type.
     """
     model_type = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.model_type
     if model_type not in (

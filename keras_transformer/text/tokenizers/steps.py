@@ -22,9 +22,6 @@ class Normalizers(tf.Module):
     Args:
         steps: the steps; "Precompiled" without a map has that of the model.
         own_map: a function that returns the model's character map.
-
-    Raises:
-        ValueError: if a step has another type than "Replace", "Strip" and "Precompiled".
     """
 
     def __init__(self, steps: Sequence[Step], own_map: Callable[[], bytes]):

@@ -21,9 +21,6 @@ def to_utf8(text: Any, argument: str, row: int | None = None) -> bytes:
 
     Returns:
         The text in UTF-8.
-
-    Raises:
-        ValueError: if a str cannot be encoded, or bytes are not UTF-8.
     """
     place = argument if row is None else f"{argument}[{row}]"
     if isinstance(text, str):
@@ -63,9 +60,6 @@ def to_string_tensor(texts: Any, argument: str = "texts") -> "tf.Tensor":
 
     Returns:
         A string tensor, () or (B,).
-
-    Raises:
-        ValueError: if a text is not valid Unicode, or `texts` has rank 2 or more.
     """
     import tensorflow as tf
 

@@ -120,9 +120,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Returns:
             The tokenizer.
-
-        Raises:
-            ValueError: if `model` is not a serialised tokenizer.
         """
         return cls(**cls._arguments(model))
 
@@ -137,9 +134,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Returns:
             The tokenizer.
-
-        Raises:
-            TypeError: if the constructor has no such argument.
 
         Example:
             >>> tokenizer.with_arguments(special_tokens_in_text=True)  # doctest: +SKIP
@@ -220,9 +214,6 @@ class Tokenizer(tf.Module, abc.ABC):
         Returns:
             int32 `tf.RaggedTensor` (B, None).
 
-        Raises:
-            ValueError: if `rate` is not between 0 and 1, or the tokenizer cannot sample segmentations.
-
         Example:
             >>> tokenizer.sample(["hello"], 0.1, [0, 1])  # doctest: +SKIP
 
@@ -277,9 +268,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Returns:
             int32 `tf.RaggedTensor` (B, None); for one str an int32 tensor (L,).
-
-        Raises:
-            ValueError: see `encode`.
         """
         for argument, wanted, special in (
             ("add_start", add_start, self.start_id),
@@ -345,9 +333,6 @@ class Tokenizer(tf.Module, abc.ABC):
         Returns:
             The pieces, as `id_to_piece` writes them.
 
-        Raises:
-            ValueError: if `text` is not valid Unicode.
-
         Example:
             >>> tokenizer.pieces("hello")  # doctest: +SKIP
             ['hell', 'o']
@@ -364,9 +349,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Returns:
             The piece.
-
-        Raises:
-            ValueError: if the id is outside the vocabulary.
 
         Example:
             >>> tokenizer.id_to_piece(3)  # doctest: +SKIP
@@ -428,9 +410,6 @@ def _to_dense_ids(ids: Any, vocabulary_size: int, *, padding_value: int, unknown
 
     Returns:
         int32 tensor of the same rank.
-
-    Raises:
-        ValueError: if `ids` have a different rank or, in eager execution, if an id is outside the vocabulary.
     """
     dense = _to_tensor(ids, padding_value)
     if not dense.dtype.is_integer:

@@ -288,9 +288,6 @@ def unigram_model(components: Components) -> tuple[bytes, dict[str, Any]]:
 
     Args:
         components: the components of `tokenizer.json`.
-
-    Raises:
-        ValueError: if a component is not supported.
     """
     model = components.model(component_settings.UNIGRAM)
     scores = model.get("vocab") or []
@@ -311,9 +308,6 @@ def normalization(components: Components) -> tuple[bytes | None, dict[str, Any]]
 
     Args:
         components: the components of `tokenizer.json`.
-
-    Raises:
-        ValueError: if a component is not supported.
     """
     decoders = _decoders(components)
     if (charsmap := _charsmap(components)) is not None and decoders == [_DECODER_OF_MODEL]:

@@ -88,10 +88,6 @@ class VocabularyTokenizer(Tokenizer):
         pieces: the pieces in the order of their ids.
         settings: the constructor's other arguments, as JSON can represent them, including "special_tokens".
         needs_unknown: whether an unknown token is required.
-
-    Raises:
-        TypeError: see `Vocabulary`.
-        ValueError: see `Vocabulary`; also if there is no unknown token although it is needed.
     """
 
     def __init__(
@@ -201,9 +197,6 @@ def unused_ids(pieces: Sequence[str], vocabulary_size: int | None) -> int:
     Args:
         pieces: the pieces.
         vocabulary_size: the number of ids of the model, by default that of the pieces.
-
-    Raises:
-        ValueError: if there are more pieces than ids.
     """
     unused = 0 if vocabulary_size is None else vocabulary_size - len(pieces)
     if unused < 0:
@@ -223,9 +216,6 @@ def with_roles(
         special_tokens: a mapping from roles to tokens.
         pieces: the pieces in the order of their ids.
         roles: the ids of the tokens with roles.
-
-    Raises:
-        ValueError: if there is no piece of an id.
     """
     if missing := [role for role, id_ in roles.items() if not 0 <= id_ < len(pieces)]:
         raise ValueError(
@@ -301,9 +291,6 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
 
     Returns:
         The content.
-
-    Raises:
-        ValueError: if the JSON is damaged or has different keys.
     """
     try:
         content = json.loads(model)

@@ -182,7 +182,6 @@ class WordPieceTokenizer(WordTokenizer):
             The tokenizer.
 
         Raises:
-            TypeError: if `texts` is a str, or holds something other than texts and paths.
             ValueError: if `texts` contain no word, or `vocabulary_size` is too small for their characters.
 
         Example:
@@ -221,9 +220,6 @@ class WordPieceTokenizer(WordTokenizer):
         Returns:
             A dictionary of "ids", int32 (B, L), and "segment_ids", int32 (B, L): 0 up to the first end id and at
             padding, 1 from there to the second end id.
-
-        Raises:
-            ValueError: if there are not as many first as second texts, or the tokenizer has no start or end id.
 
         Example:
             >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]

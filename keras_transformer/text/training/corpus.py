@@ -22,7 +22,6 @@ def read_texts(texts: Texts) -> Iterator[str]:
         The texts.
 
     Raises:
-        TypeError: if `texts` is a str, or holds something other than texts and paths.
         FileNotFoundError: if a path does not exist.
         ValueError: if a text or a line is not valid Unicode, or a path is a directory or names a table.
     """

@@ -23,9 +23,6 @@ def count_words(texts: Texts, cut: Callable[[tf.Tensor], tf.RaggedTensor]) -> di
 
     Returns:
         The count of each word, in the order of first occurrence.
-
-    Raises:
-        ValueError: if the texts contain no word.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     remaining = read_texts(texts)
@@ -74,10 +71,6 @@ def learn_merges(
 
     Returns:
         (left, right, merged) of each pair, in the order of merging.
-
-    Raises:
-        ValueError: if `vocabulary_size` or `min_frequency` is not a positive integer, or `vocabulary_size` is too small
-            for `pieces`.
     """
     check_positive_integer(vocabulary_size=vocabulary_size, min_frequency=min_frequency)
     if vocabulary_size < len(pieces):

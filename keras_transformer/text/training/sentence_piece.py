@@ -66,7 +66,6 @@ class SentencePieceTraining:
             The tokenizer.
 
         Raises:
-            TypeError: if `texts` is a str, or holds something other than texts and paths.
             ValueError: if `texts` is empty or not UTF-8, or if `vocabulary_size` is too small for its characters.
 
         Example:

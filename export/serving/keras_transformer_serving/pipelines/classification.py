@@ -61,11 +61,7 @@ class Classifier(Task):
 
 
 def forward(model: Model, row: Row) -> Steps[Row]:
-    """Return the outputs of a model for a row of its inputs; rows of equal shapes can be in one batch.
-
-    Raises:
-        InvalidInputError: if an input is missing or unknown, has another shape, or values out of range.
-    """
+    """Return the outputs of a model for a row of its inputs; rows of equal shapes can be in one batch."""
     try:
         feed = model.feed(**{name: np.asarray(values)[None] for name, values in row.items()})
     except ValueError as error:
@@ -148,9 +144,6 @@ class ImageClassification(ImageTask, ArrayPipeline):
         Args:
             images: (n, height, width, channels) in the model's size, or one image without the first axis.
             batch_size: the number of images in a batch.
-
-        Raises:
-            ValueError: if images have another size, or values out of range.
         """
         check_batch_size(batch_size)
         shape = (*self.config["image_size"], self.config["num_channels"])

@@ -148,9 +148,6 @@ def _prompt_options(
         prompts: the prompts, by name.
         prompt_name: the name of one of them, or None.
         prompt: a prompt without a name, or None.
-
-    Raises:
-        ValueError: if `prompt_name` is unknown, or both are given.
     """
     if prompt is not None:
         if prompt_name is not None:

@@ -64,7 +64,6 @@ class GeneratingTask(GenerationSteps):
             A list as long as `texts`, or a string for one text: the first of several hypotheses (see `answers`).
 
         Raises:
-            TypeError: if an argument is of another type, or an option is unknown.
             ValueError: if a text is not valid Unicode or too long, its tags are not closed, an option is out of range,
                 the numbers of options and texts differ, a language is unknown or missing, there is no tokenizer, or the
                 model or the export has no such option.
@@ -290,7 +289,6 @@ class GeneratingTask(GenerationSteps):
             **options: those of `Options`.
 
         Raises:
-            TypeError: if an argument has a wrong type.
             ValueError: if the sampler keeps several parallel hypotheses, or as in a call.
         """
         check_truncate(truncate)
@@ -388,11 +386,7 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
 
     @property
     def graphs(self) -> Graphs:
-        """The engine of an export that ONNX Runtime runs.
-
-        Raises:
-            ValueError: for another engine.
-        """
+        """The engine of an export that ONNX Runtime runs."""
         if not isinstance(self.engine, Graphs):
             raise ValueError(
                 f"`graphs` needs an export that ONNX Runtime runs. Received: the engine {type(self.engine).__name__}"
@@ -413,9 +407,6 @@ class Generating(GeneratingTask, ExportedPipeline, abc.ABC):
         Returns:
             "ids" int64 (B, M), "lengths" int64 (B,), "scores" float32 (B,); with an axis N after the first if the
             export returns N > 1 hypotheses.
-
-        Raises:
-            ValueError: if an argument has another shape, or values out of range, or ONNX Runtime is not the engine.
         """
         return self.graphs.generate(input_ids, **arrays)
 

@@ -67,10 +67,6 @@ def of_each(
         rows: a noun for texts.
         choices: a noun for languages, or other values of options.
         **options: for each option a language, or one for each text.
-
-    Raises:
-        TypeError: if an option is of another type.
-        ValueError: if the model has no languages, or there are not as many as texts.
     """
     of_rows = {name: value for name, value in options.items() if value is not None}
     for name, value in of_rows.items():

@@ -56,12 +56,7 @@ class TextOptions(Options, total=False):
 
 
 def numbers_of(declared: Tensor, values: Any, count: int) -> list[Any]:
-    """Return a number for each of `count` texts.
-
-    Raises:
-        TypeError: if a value is not a number, or not an integer for an option that is one.
-        ValueError: if there are not as many as texts.
-    """
+    """Return a number for each of `count` texts."""
     name, is_real = declared.name, declared.dtype == "float32"
     kind = numbers.Real if is_real else numbers.Integral
     values = values.item() if isinstance(values, np.ndarray) and values.ndim == 0 else values
@@ -82,11 +77,7 @@ def numbers_of(declared: Tensor, values: Any, count: int) -> list[Any]:
 
 
 def texts_of(name: str, texts: Any, count: int, errors: RowErrors) -> list[Any]:
-    """Return a text for each of `count` texts.
-
-    Raises:
-        ValueError: if there are not as many as texts.
-    """
+    """Return a text for each of `count` texts."""
     listed = as_list(name, texts)
     if len(listed) != count:
         raise ValueError(
@@ -109,11 +100,7 @@ def tags_of(
 
 
 def glossaries_of(count: int, entries: Any, mode: str) -> list[Glossary | None]:
-    """Return the glossary of each of `count` texts, for a mapping, one for each text, or None.
-
-    Raises:
-        ValueError: if there are not as many as texts, a glossary has too many entries, or the mode is unknown.
-    """
+    """Return the glossary of each of `count` texts, for a mapping, one for each text, or None."""
     glossary.check_mode(mode)
     if entries is None or isinstance(entries, Mapping | str) or not isinstance(entries, Iterable):
         return [None if entries is None else Glossary(entries, mode)] * count

@@ -78,10 +78,6 @@ class RerankingTask(TextTask):
 
         Returns:
             The index and the score of each text; texts with the same score are in their order.
-
-        Raises:
-            TypeError: as in a call, or if `query` is not a string.
-            ValueError: as in a call, or if `top_k` is not positive.
         """
         if top_k is not None:
             check_positive_integer("top_k", top_k)

@@ -147,7 +147,6 @@ class SpeechTask(Task):
         Raises:
             FileNotFoundError: if a file does not exist.
             ImportError: if a file is to be resampled, and SciPy is not installed.
-            TypeError: if `language` or `task` is no string.
             ValueError: if audio is neither an array nor a path, has another sample rate, several channels or integers,
                 is not finite, or is too short or too long; if the language or the task is unknown, or the model has
                 none, or cannot split audio.

@@ -52,11 +52,7 @@ def _overlap(left: np.ndarray, right: np.ndarray) -> tuple[tuple[int, int], tupl
 
 
 def check_long_audio(long_audio: str) -> str:
-    """Return how audio that is too long is read.
-
-    Raises:
-        ValueError: if there is no such option.
-    """
+    """Return how audio that is too long is read."""
     if long_audio not in LONG_AUDIO:
         raise ValueError(f"`long_audio` must be one of {LONG_AUDIO}. Received: long_audio={long_audio!r}")
     return long_audio

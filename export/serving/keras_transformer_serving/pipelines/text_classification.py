@@ -69,7 +69,6 @@ class TextClassificationTask(Classifier, TextTask):
             float32 (n, C), or (C,) for one string; with errors="return" a list of rows (C,) and errors.
 
         Raises:
-            TypeError: as in a call.
             ValueError: as in a call, or if the model is a regression.
         """
         self._check_has_probabilities()

@@ -91,7 +91,6 @@ class TextTask(Task, abc.ABC):
             A list of answers, or the answer to one string.
 
         Raises:
-            TypeError: if a text is not a string.
             ValueError: if a text is too long, or otherwise invalid.
         """
         return self._answers({"text": text}, batch_size, errors=errors, truncate=truncate)
@@ -126,10 +125,6 @@ class TextTask(Task, abc.ABC):
             errors: "raise" the error of a text, or "return" it in place of its answer.
             truncate: whether to truncate texts that are too long; `preprocess` takes it as an argument.
             options: values that all rows have after their texts, by name, after checking them.
-
-        Raises:
-            TypeError: if a text is not a string.
-            ValueError: if `batch_size` is not positive, a text is invalid, or lists have different lengths.
         """
         check_batch_size(batch_size)
         check_truncate(truncate)
@@ -202,9 +197,6 @@ class TextPipeline(TextTask, Model):
             *texts: the text or the two texts.
             truncate: whether to truncate a text that is too long, which has one window then; by default as the export's
                 `long_texts` says.
-
-        Raises:
-            InvalidInputError: if a text is invalid.
         """
         return self._windows(self.tokenizer.tokenize(texts[0]), "text", truncate), None
 
@@ -287,9 +279,6 @@ class TextPipeline(TextTask, Model):
             name: the name of the text's argument.
             truncate: whether to keep the ids that fit, the first or the last; by default as `long_texts` says.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
-
-        Raises:
-            InvalidInputError: if the text is too long.
         """
         limit = self.config["max_length"]
         max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))

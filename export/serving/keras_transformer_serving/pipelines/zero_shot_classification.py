@@ -64,7 +64,6 @@ class ZeroShotClassificationTask(TextTask):
             For each text a list of `ScoredLabel`, the most probable first, or this list for one string.
 
         Raises:
-            TypeError: if a text, a label or the template is not a string, or `multi_label` is not a boolean.
             ValueError: if a text is too long beside a label, there is no label, or the template has no place for it.
         """
         given = {
@@ -132,9 +131,6 @@ def entailment_classes(labels: Sequence[Any]) -> tuple[int, int]:
 
     Args:
         labels: the names of the classes.
-
-    Raises:
-        ValueError: if no name begins with "entail", or there is one class.
     """
     names = [str(label).lower() for label in labels]
     entailment = next((index for index, name in enumerate(names) if name.startswith("entail")), None)
@@ -148,12 +144,7 @@ def entailment_classes(labels: Sequence[Any]) -> tuple[int, int]:
 
 
 def checked_labels(labels: Any) -> list[str]:
-    """Return labels as a list of strings, from a list or from a string in which commas separate them.
-
-    Raises:
-        TypeError: if a label is not a string.
-        ValueError: if there is none, or one is empty.
-    """
+    """Return labels as a list of strings, from a list or from a string in which commas separate them."""
     if isinstance(labels, str):
         labels = [label.strip() for label in labels.split(",") if label.strip()]
     found = list(labels) if isinstance(labels, Iterable) else [labels]

@@ -300,11 +300,7 @@ def version_number(request: Request) -> int | None:
 
 
 def parse_version(text: str) -> int:
-    """Return the number of a version.
-
-    Raises:
-        RequestError: if it is none.
-    """
+    """Return the number of a version."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise RequestError(400, f"The version must be a number. Received: {shown(text)}")
     return int(text)

@@ -36,10 +36,6 @@ class Limits:
         max_characters: the maximum length of a string (400).
         max_streams: the maximum number of concurrent streams of a model (429).
         timeout: the maximum time of a request, or of each part of a stream, in seconds (504).
-
-    Raises:
-        ValueError: if a limit is not positive and finite, but for 0 as `max_latency_ms`, or `max_rows` is above
-            `max_queue`.
     """
 
     max_batch_size: int = 32

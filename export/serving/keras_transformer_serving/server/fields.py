@@ -51,11 +51,7 @@ class Field:
     required: bool = False
 
     def read(self, value: Any, place: str = "") -> Any:
-        """Return the value of a request, or the default, after checking it; `place` is that of its name, for errors.
-
-        Raises:
-            RequestError: if it is wrong.
-        """
+        """Return the value of a request, or the default, after checking it; `place` is that of its name, for errors."""
         value = self.default if value is None else value
         if value is None and not self.required:
             return None
@@ -98,9 +94,6 @@ def read(document: Json, table: Sequence[Field], parent: str = "") -> Json:
         document: the request.
         table: the fields.
         parent: the field that has the document; "" for the request itself.
-
-    Raises:
-        RequestError: if a field is unknown, or its value is wrong.
     """
     check(document, [field.name for field in table], parent)
     place = f"{parent}." if parent else ""

@@ -155,19 +155,12 @@ def pieces(pipeline: Generating, row: Row) -> Iterator[str]:
     Args:
         pipeline: one that streams.
         row: the inputs, of `stream_inputs`, and `TRUNCATE`.
-
-    Raises:
-        InvalidInputError: if an input is invalid.
     """
     return pipeline.pieces(text_of(row, "text"), _options(pipeline, row))
 
 
 def _options(pipeline: Generating, row: Row) -> Row:
-    """Return the options of a row as the pipeline takes them.
-
-    Raises:
-        InvalidInputError: if one is invalid.
-    """
+    """Return the options of a row as the pipeline takes them."""
     options: Row = {name: row[name] for name in (*pipeline.row_options, "noise") if name in row}
     pipeline.check_numbers(options)
     if "noise" in row and not ((row["noise"] >= 0) & (row["noise"] <= 1)).all():
@@ -243,11 +236,7 @@ def _attributions(pipeline: Generating, row: Row, index: int) -> Steps[Row]:
 
 
 def check_stream(pipeline: Any) -> Generating:
-    """Return a pipeline that streams.
-
-    Raises:
-        RequestError: if it does not.
-    """
+    """Return a pipeline that streams."""
     needed = "a pipeline that generates"
     if isinstance(pipeline, Generating):
         needed = streams(pipeline)

@@ -53,9 +53,6 @@ class Keys:
         lines: for each key a line with the key and, optionally after a space, its number of requests per minute. Empty
             lines and those that begin with "#" are skipped.
         per_minute: the number of requests per minute of a key without a number; None for no limit.
-
-    Raises:
-        ValueError: if a line is of another form, or there is no key.
     """
 
     def __init__(self, lines: Iterable[str], per_minute: int | None = None) -> None:

@@ -64,9 +64,6 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
     Returns:
         The signature's name, the rows, and the request's "id", the names of its "outputs", and of those that are
         "binary".
-
-    Raises:
-        RequestError: if the request is wrong.
     """
     if not isinstance(body, dict):
         raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
@@ -156,9 +153,6 @@ def from_bytes(datatype: Any, content: memoryview, place: str) -> list[Any]:
         datatype: the data type.
         content: the bytes.
         place: the place of the tensor in the request, for the error.
-
-    Raises:
-        RequestError: if the data type is unknown, or the bytes are none of its values.
     """
     names = _DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if names is None:

@@ -138,11 +138,7 @@ def _kind(option: Tensor) -> Kind:
 
 
 def _options(values: Json, pipeline: Generating) -> Row:
-    """Return the options of "generate" that a request asks for.
-
-    Raises:
-        RequestError: if two fields do not go together.
-    """
+    """Return the options of "generate" that a request asks for."""
     if values.get("best_of") not in (None, values["n"]):
         raise fields.wrong("best_of", f"{values['n']}, as `n`", values["best_of"], fields.UNSUPPORTED)
     if values["stream_options"] and not values["stream"]:

@@ -22,9 +22,6 @@ class Proxies:
         trusted: the addresses and networks of proxies, such as "10.0.0.0/8", or "*" for any.
         root_path: the prefix of requests without `X-Forwarded-Prefix`, such as "/translate"; "" for none. Proxies may
             remove it from the path or not.
-
-    Raises:
-        ValueError: if an address is none, or the prefix has another form.
     """
 
     def __init__(self, app: ASGIApp, trusted: Sequence[str] = (), root_path: str = "") -> None:

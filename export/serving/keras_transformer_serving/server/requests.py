@@ -74,11 +74,7 @@ def _inflated(content: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def document(body: bytes) -> Any:
-    """Return the JSON value of a request.
-
-    Raises:
-        RequestError: if it is not JSON.
-    """
+    """Return the JSON value of a request."""
     try:
         return json.loads(body.decode(), parse_constant=_reject_constant)
     except UnicodeDecodeError as error:
@@ -104,9 +100,6 @@ def form(kind: str, body: bytes) -> tuple[dict[str, Any], tuple[str, bytes] | No
     Args:
         kind: the content type of the request.
         body: its body.
-
-    Raises:
-        RequestError: if it is no such form, a field is not UTF-8 or given twice, or not exactly `file` is a file.
     """
     head = f"Content-Type: {kind}\r\n\r\n".encode("latin-1")
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)

@@ -83,10 +83,6 @@ class Signature:
                 default.
             places: a function from the name of an input and an index to its place in the request, for errors.
             truncate: whether to cut texts that are too long; None for the setting of the export.
-
-        Raises:
-            RequestError: if an input is unknown, a setting of the export, missing or has the wrong type, the numbers of
-                values differ, or texts are to be cut and the signature has none.
         """
         inputs = {tensor.name: tensor for tensor in self.inputs}
         if truncate and all(tensor.dtype != "string" for tensor in self.inputs):
@@ -157,9 +153,6 @@ class Signature:
         Args:
             rows: the inputs of each row.
             local: the methods that are computed at once, those of the tokenizer.
-
-        Raises:
-            RequestError: as `answer`.
         """
         started: list[Started | Row] = []
         for index, row in enumerate(rows):
@@ -178,9 +171,6 @@ class Signature:
             local: the methods that are computed at once, those of the tokenizer.
             engine: what computes the others.
             batch_size: the maximum number of rows in a batch.
-
-        Raises:
-            RequestError: as `answer`.
         """
         errors, steps = RowErrors(), {index: self.answer(row, index) for index, row in enumerate(rows)}
         return errors.merge(run(steps, local, engine, batch_size, errors))
@@ -210,19 +200,12 @@ def text_of(row: Row, name: str, argument: str | None = None) -> str:
         row: the inputs of a row.
         name: the name of the input.
         argument: its name in the error, by default `name`.
-
-    Raises:
-        InvalidInputError: if it is not valid UTF-8.
     """
     return decoded(row[name], argument or name)
 
 
 def decoded(value: str | bytes, argument: str) -> str:
-    """Return a value of a string input, `argument`, as a string.
-
-    Raises:
-        InvalidInputError: if it is not valid UTF-8.
-    """
+    """Return a value of a string input, `argument`, as a string."""
     try:
         text = value.decode() if isinstance(value, bytes) else value
         text.encode()
@@ -234,11 +217,7 @@ def decoded(value: str | bytes, argument: str) -> str:
 
 
 def truncate_of(document: Mapping[str, Any]) -> bool | None:
-    """Return whether a request says that texts are cut that are too long, None if it does not.
-
-    Raises:
-        RequestError: if its value is no boolean.
-    """
+    """Return whether a request says that texts are cut that are too long, None if it does not."""
     truncate = document.get(TRUNCATE)
     if TRUNCATE in document and not isinstance(truncate, bool):
         raise RequestError(400, f"`{TRUNCATE}` must be true or false. Received: {TRUNCATE}={shown(truncate)}")

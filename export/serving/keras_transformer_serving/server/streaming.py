@@ -61,9 +61,6 @@ class Stepper:
         limits: the limits of the server.
         stack: contexts that last as long as the stream, which is counted until they are closed.
         first: the histogram of the time to the first item.
-
-    Raises:
-        RequestError: if there are too many streams.
     """
 
     def __init__(

@@ -41,9 +41,6 @@ def parse(body: Any, signatures: Mapping[str, Signature]) -> tuple[str, list[Row
 
     Returns:
         The signature's name, the rows, and "instances" or "inputs", the format of rows or of columns.
-
-    Raises:
-        RequestError: if the request is wrong.
     """
     if not isinstance(body, dict):
         raise RequestError(400, f"The request must be a JSON object. Received: {shown(body)}")
@@ -73,9 +70,6 @@ def find(
         signatures: those of the model, by name.
         options: the fields of the request, which may have a "signature_name".
         default: the name in a request without one.
-
-    Raises:
-        RequestError: if it is unknown.
     """
     name = options.get("signature_name", "")
     name = default if name == "" else name

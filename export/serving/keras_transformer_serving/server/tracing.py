@@ -13,9 +13,6 @@ def new_tracer(endpoint: str) -> tuple[Any, Any]:
 
     Args:
         endpoint: the address of the collector, such as "http://localhost:4318/v1/traces".
-
-    Raises:
-        ImportError: if OpenTelemetry is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

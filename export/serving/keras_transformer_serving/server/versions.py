@@ -159,9 +159,6 @@ class ServedModel:
         loader: a function from an export or pipeline to a `Loaded`.
         weights: for each version that is served at the same time its share of the requests that name no version; by
             default the largest version alone.
-
-    Raises:
-        ValueError: if a weight is not positive.
     """
 
     def __init__(

@@ -39,9 +39,6 @@ class Glossary:
         entries: a mapping from terms to their translations.
         mode: "hard", so that a translation has them, or "soft", only if the model finds them probable enough.
 
-    Raises:
-        ValueError: if there are too many, one is empty or too long, or the mode is unknown.
-
     Example:
         >>> Glossary({"casa": "home"}).terms("La Casa")
         [Term(start=3, end=7, translation='Home')]

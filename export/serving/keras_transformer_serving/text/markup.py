@@ -186,11 +186,7 @@ def check_tag_handling(tag_handling: str) -> None:
 
 
 def patterns_of(placeholders: Placeholders | None) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of kinds of placeholders, those of own ones first.
-
-    Raises:
-        ValueError: if one is neither a known name nor a pattern.
-    """
+    """Return the patterns of kinds of placeholders, those of own ones first."""
     given: Any = DEFAULT_PLACEHOLDERS if placeholders is None else placeholders
     listed = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
     own = [kind for kind in listed if isinstance(kind, re.Pattern) and isinstance(kind.pattern, str)]
@@ -339,9 +335,6 @@ def _paired(tokens: Iterator[_Token]) -> list[_Token]:
 
     Elements that contain a break separate segments themselves. Elements without words, and those that are not
     translated, become one token.
-
-    Raises:
-        ValueError: if a start or end tag has no counterpart, or elements are nested too deeply.
     """
     found: list[_Token] = []
     opened: list[int] = []  # indices of start tags

@@ -32,9 +32,6 @@ class _LibraryTokenizer(VocabularyTokenizer):
 
     Args:
         model: the content of the tokenizer's file.
-
-    Raises:
-        ImportError: if `tokenizers` is not installed.
     """
 
     def __init__(self, model: bytes) -> None:
