@@ -329,13 +329,7 @@ def with_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: in
 
 
 def with_fixed_settings(pipeline: Any, options: argparse.Namespace, max_new_tokens: int | None = None) -> Any:
-    """Return a pipeline of any task with the settings of the command line, for its export.
-
-    Args:
-        pipeline: the pipeline.
-        options: those of `add_settings`.
-        max_new_tokens: as for `with_settings`.
-    """
+    """Return a pipeline of any task with the settings of the command line, for its export."""
     given = {name: getattr(options, name) for name in given_settings(options)}
     given |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
     for name, value in given.items():

@@ -21,12 +21,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def from_options(pipeline: Any, options: argparse.Namespace) -> dict[str, str]:
-    """Return the languages of the command line, as arguments of calls.
-
-    Args:
-        pipeline: the pipeline, or the function of an export.
-        options: the options of the command line.
-    """
+    """Return the languages of the command line, as arguments of calls."""
     from keras_transformer_serving.pipelines import languages
 
     given = {name: getattr(options, name) for name in _HELP if getattr(options, name) is not None}

@@ -103,13 +103,7 @@ class Message:
 
 
 class ArgumentError(ValueError):
-    """A ValueError about arguments, with a `Message`.
-
-    Args:
-        template: the message, or its template.
-        *names: see `Message`.
-        **values: see `Message`.
-    """
+    """A ValueError about arguments, with a `Message`."""
 
     def __init__(self, template: str | Message, /, *names: str, **values: Any) -> None:
         super().__init__(Message(template, *names, **values) if isinstance(template, str) else template)

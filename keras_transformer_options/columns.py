@@ -84,11 +84,7 @@ class ColumnPicker:
         return table.pick
 
     def with_ids(self, first: Sequence[Record]) -> list[str]:
-        """Return the columns of a file if all are used, although the first one has ids or row numbers; else none.
-
-        Args:
-            first: its first records.
-        """
+        """Return the columns of a file if all are used, although the first one has ids or row numbers; else none."""
         fields = [record.fields for record in first if not record.error]
         if self.columns is not None or not fields or len(fields[0]) < 2:
             return []

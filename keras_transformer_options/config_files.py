@@ -22,10 +22,6 @@ def read_config(path: str | os.PathLike[str], options: type[TaskOptions]) -> dic
     The keys are the fields of the class, and "task", its name. Paths are relative to the current folder, as on the
     command line.
 
-    Args:
-        path: the file.
-        options: the class of options.
-
     Returns:
         The options by name, as arguments of `options`.
 

@@ -79,12 +79,7 @@ def is_hub_id(source: Path) -> bool:
 
 
 def check_quickstart(folder: Path, argument: str = "folder") -> None:
-    """Raise a FileExistsError unless a folder is new, empty, or has exactly the files of a quickstart.
-
-    Args:
-        folder: the folder.
-        argument: the name of the argument, for the error.
-    """
+    """Raise a FileExistsError unless a folder is new, empty, or has exactly the files of a quickstart."""
     folder = pathlib.Path(folder)
     if not folder.exists():
         return
@@ -140,12 +135,7 @@ def _is_plain_name(name: Any) -> bool:
 
 
 def matching(path: Path, argument: str) -> list[Path]:
-    """Return the files that match a pattern, in alphabetical order, or the file that a path names.
-
-    Args:
-        path: the path or pattern.
-        argument: the name of the argument, for the error.
-    """
+    """Return the files that match a pattern, in alphabetical order, or the file that a path names."""
     pattern = os.fspath(path)
     if not set(pattern) & set("*?[") or os.path.exists(pattern):
         checked_file(path, argument)

@@ -11,10 +11,6 @@ LOCAL_FOLDER_VARIABLE = "KERAS_TRANSFORMER_DATA"
 def local_file(dataset: str, name: str) -> pathlib.Path | None:
     """Return the path of a file in the folder of the environment variable `KERAS_TRANSFORMER_DATA`.
 
-    Args:
-        dataset: the dataset's subfolder.
-        name: the file's name.
-
     Returns:
         The path, or `None` if the variable is not set.
 

@@ -61,9 +61,6 @@ def load_data(
 def references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Collect all translations of each source, for evaluation with several references.
 
-    Args:
-        pairs: (source, target) pairs.
-
     Returns:
         The distinct targets of each distinct source, in the order of first occurrence.
 

@@ -20,9 +20,6 @@ MOST_CHARACTERS = 500
 def of_saved_model(path: pathlib.Path) -> dict[str, Any]:
     """Return the signatures of a SavedModel, for `parity.json`.
 
-    Args:
-        path: the folder of the SavedModel.
-
     Returns:
         By signature "inputs" and "outputs", each a type and a shape by name, the "defaults" of optional inputs and, if
         it is short, an "example", one row of inputs.
@@ -97,9 +94,6 @@ def _without_weights(file: pathlib.Path) -> Any:
 
 def of_graphs(path: pathlib.Path) -> dict[str, Any]:
     """Return the tensors of ONNX graphs, for `parity.json`.
-
-    Args:
-        path: the folder of the graphs.
 
     Returns:
         By graph "inputs" and "outputs", each a type and a shape by name, and the "defaults" of optional inputs.

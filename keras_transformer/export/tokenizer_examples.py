@@ -35,11 +35,7 @@ _MAX_SPECIAL_TOKENS = 8
 
 
 def tokenizer_examples(tokenizer: Any) -> dict[str, list[Any]]:
-    """Return texts on which tokenizers easily disagree, their ids, and the decoded ids.
-
-    Args:
-        tokenizer: a tokenizer of `text`.
-    """
+    """Return texts on which tokenizers easily disagree, their ids, and the decoded ids."""
     special = list(tokenizer.special_token_ids)[:_MAX_SPECIAL_TOKENS]
     texts = [*HARD_LINES, *(f"{token}a {token} b{token}{token[:-1]}" for token in special)]
     texts += texts_from_vocabulary(tokenizer)

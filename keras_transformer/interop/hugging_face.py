@@ -227,9 +227,6 @@ def write_model(model: keras.Model, folder: pathlib.Path, model_type: str | None
 def config_of(model: keras.Model) -> dict[str, Any] | None:
     """Return the `config.json` of a model.
 
-    Args:
-        model: a model.
-
     Returns:
         The settings of an architecture of `transformers`. If no architecture supports all arguments of the model, only
         its sizes and ids, without "architectures". None for other models.

@@ -59,12 +59,7 @@ def has_modules(folder: pathlib.Path) -> bool:
 
 
 def is_cross_encoder(folder: pathlib.Path, config: Mapping[str, Any]) -> bool:
-    """Return whether the files of a model say that it is a `CrossEncoder`, by its name or its activation.
-
-    Args:
-        folder: the folder.
-        config: the content of its `config.json`.
-    """
+    """Return whether the files of a model say that it is a `CrossEncoder`, by its name or its activation."""
     is_named = any(config.get(name) for name in ("sentence_transformers", _LEGACY_ACTIVATION))
     return is_named or _names_cross_encoder(folder)
 

@@ -35,11 +35,7 @@ def quantized_matrices(config: Any) -> Iterator[None]:
 
 
 def matrix_arguments(dtype: Any) -> dict[str, Any]:
-    """Return the arguments of a new `Dense` or `Embedding` for its dtype, and its quantization in `quantized_matrices`.
-
-    Args:
-        dtype: a dtype or a dtype policy.
-    """
+    """Return the arguments of a new `Dense` or `Embedding` of a dtype, quantized within `quantized_matrices`."""
     config = _CONFIG.get()
     if config is None:
         return {"dtype": dtype}

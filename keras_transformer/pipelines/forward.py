@@ -66,10 +66,6 @@ class ForwardPipeline(Pipeline):
     def postprocess(self, outputs: dict[str, Tensor], batch: Preprocessed) -> dict[str, Tensor]:
         """Convert the outputs of `forward` to the answers to B inputs, as TensorFlow operations.
 
-        Args:
-            outputs: the outputs of `forward`.
-            batch: the inputs of `forward`.
-
         Returns:
             Tensors (B, …), by name: the outputs of "serving_default".
         """

@@ -23,9 +23,6 @@ class Signatures:
 
     All return "error" (B,): the reason why a text is invalid and its other outputs are empty, or "". If the sampler
     returns N > 1 hypotheses, "text", "ids", "lengths" and "scores" have a second axis of size N.
-
-    Args:
-        pipeline: the pipeline.
     """
 
     def __init__(self, pipeline: Any) -> None:

@@ -73,9 +73,6 @@ def generation_config_of(pipeline: Any) -> dict[str, Any]:
 
     Settings without a counterpart are omitted: a beam with another normalisation than "length" or with diversity,
     contrastive search, forced words, and the seed of sampling.
-
-    Args:
-        pipeline: a pipeline that generates.
     """
     model = pipeline.model
     config: dict[str, Any] = {

@@ -35,9 +35,6 @@ def prompt_of(folder: pathlib.Path) -> dict[str, Any]:
     also of config.json, as by `transformers`. An undefined language is None, to detect it, and an undefined task
     "transcribe".
 
-    Args:
-        folder: the folder.
-
     Returns:
         Arguments of `SpeechToText`.
 

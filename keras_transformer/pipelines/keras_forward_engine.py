@@ -22,11 +22,7 @@ Result = TypeVar("Result")
 
 
 class _Forward(keras.Operation):
-    """`forward` for the inputs of the graph, of symbolic tensors too.
-
-    Args:
-        pipeline: the pipeline.
-    """
+    """`forward` for the inputs of the graph, of symbolic tensors too."""
 
     def __init__(self, pipeline: Any) -> None:
         super().__init__()

@@ -383,11 +383,7 @@ class SpeechToText(SpeechTask, ForwardPipeline):
 
 
 class _OfStates:
-    """A model whose source is the output of its encoder.
-
-    Args:
-        model: an encoder–decoder.
-    """
+    """A model whose source is the output of its encoder."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

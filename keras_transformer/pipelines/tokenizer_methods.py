@@ -17,11 +17,7 @@ def methods_of(tokenizer: Any) -> TextMethods:
 
 
 class TokenizerMethods:
-    """The `TextMethods` of a tokenizer in TensorFlow's graph.
-
-    Args:
-        tokenizer: the tokenizer.
-    """
+    """The `TextMethods` of a tokenizer in TensorFlow's graph."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -22,12 +22,7 @@ _FORMAT = 1
 
 
 class ResumableRun:
-    """A run that can be resumed, with recipe, untrained pipeline and training states in `training/` of its folder.
-
-    Args:
-        folder: the folder of the run.
-        recipe: the recipe.
-    """
+    """A run that can be resumed, with recipe, untrained pipeline and training states in `training/` of its folder."""
 
     def __init__(self, folder: pathlib.Path, recipe: Recipe) -> None:
         self.folder, self._recipe = folder / "training", recipe

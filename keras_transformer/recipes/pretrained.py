@@ -28,12 +28,7 @@ def load_pipeline(source: str | os.PathLike[str], revision: str | None = None) -
 
 
 def fine_tuned_source(source: str | os.PathLike[str], revision: str | None = None) -> Source | None:
-    """Return the published model from which training starts, None if it starts from a pipeline without one.
-
-    Args:
-        source: as for `load_pipeline`.
-        revision: as for `load_pipeline`.
-    """
+    """Return the published model from which training starts, None if it starts from a pipeline without one."""
     folder = folder_of(source)
     if is_pipeline(folder):
         published = Source.of_json(files.read_json(folder / CONFIG).get("source"))

@@ -161,9 +161,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Serve exports until the process is terminated.
 
-    Args:
-        options: the arguments of `add_arguments`.
-
     Raises:
         ImportError: if the extra `server` is not installed.
         OSError: if the address is in use.

@@ -95,10 +95,6 @@ def detached(model: memoryview, location: str) -> bytes:
     """Return a serialised `onnx.ModelProto` that reads its large weights from its file.
 
     ONNX Runtime maps them into memory. From the file itself, it would have them in memory up to three times.
-
-    Args:
-        model: the content of the file.
-        location: its name.
     """
     start = _address(model)
 

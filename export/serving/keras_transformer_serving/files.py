@@ -181,13 +181,7 @@ def check_format(path: str | os.PathLike[str], content: Any, expected: int, name
 
 
 def check_entries(path: str | os.PathLike[str], content: Any, **types: type) -> None:
-    """Raise a ValueError unless the content of a JSON file is an object with entries of types.
-
-    Args:
-        path: the file, for the error.
-        content: its content.
-        **types: the type of each entry.
-    """
+    """Raise a ValueError unless the content of a JSON file is an object with entries of types."""
     for name, expected in types.items():
         entry = content.get(name) if isinstance(content, dict) else None
         if not isinstance(entry, expected):

@@ -40,12 +40,7 @@ def graph_reader(files: PartFiles, precision: str = FLOAT32) -> Callable[[str], 
 
 
 def check_precision(files: PartFiles, precision: str) -> None:
-    """Raise a ValueError unless a part has a precision.
-
-    Args:
-        files: the files of the part.
-        precision: the precision.
-    """
+    """Raise a ValueError unless a part has a precision."""
     precisions = [FLOAT32, *converted_precisions(files.names)]
     if precision not in precisions:
         reason = files.left_out.get(precision)

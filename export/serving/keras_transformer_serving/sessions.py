@@ -64,9 +64,6 @@ class Sessions:
     def __call__(self, name: str) -> Any:
         """Return the session of a graph, which is created once.
 
-        Args:
-            name: the graph's name.
-
         Raises:
             ImportError: if ONNX Runtime is not installed.
             ValueError: if a provider is unknown, not available or not usable, or the graph has its weights in separate

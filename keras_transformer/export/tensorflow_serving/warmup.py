@@ -42,13 +42,7 @@ def requests(path: pathlib.Path) -> list[Any]:
 
 
 def predict_request(name: str, signature: str, inputs: Arrays) -> Any:
-    """Return the `PredictRequest` of inputs (B, …), by name.
-
-    Args:
-        name: the model's name.
-        signature: the signature's name.
-        inputs: the inputs of the signature.
-    """
+    """Return the `PredictRequest` of inputs (B, …), by name."""
     request = CLASSES["PredictRequest"](model_spec={"name": name, "signature_name": signature})
     for key, values in inputs.items():
         request.inputs[key].ParseFromString(tf.make_tensor_proto(values).SerializeToString())

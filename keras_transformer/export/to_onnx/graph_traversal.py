@@ -150,11 +150,6 @@ def are_indices(producers: Producers, name: str) -> bool:
 def sum_of_any(graph: Any, producers: Producers, name: str) -> Any:
     """Return the ReduceSum of Greater(ReduceSum(Cast(c)), 0), as in TensorFlow's `reduce_any` of conditions c.
 
-    Args:
-        graph: the graph.
-        producers: its producers.
-        name: a value.
-
     Returns:
         The node, whose inputs are Cast(c) and the axes; None if the value is computed in another way.
     """

@@ -15,9 +15,6 @@ def configurations(pipeline: Any) -> dict[str, dict[str, Any]] | None:
 
     Optimum cannot run models without a counterpart in `transformers`, models whose attention heads have other numbers
     or sizes than it computes from `config.json`, and image models, whose inputs have another layout there.
-
-    Args:
-        pipeline: the pipeline.
     """
     model = pipeline.model
     config = interop.config_of(model)

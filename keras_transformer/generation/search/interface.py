@@ -138,12 +138,7 @@ class Search(Protocol):
 
 
 class BaseSearch(Search):
-    """Base class of searches of at most M steps, whose state has "step", and "ended" or a method `unfinished`.
-
-    Args:
-        inputs: the inputs of the generation.
-        decoder: the model with its prompt.
-    """
+    """Base class of searches of at most M steps, whose state has "step", and "ended" or a method `unfinished`."""
 
     def __init__(self, inputs: Inputs, decoder: PromptedModel) -> None:
         self.model: Any = inputs.model

@@ -206,11 +206,7 @@ class Components:
         )
 
     def text_settings(self, roles: Mapping[str, str]) -> dict[str, Any]:
-        """Return the settings "special_tokens" and those of tokens that are recognised in texts.
-
-        Args:
-            roles: the special tokens with a role.
-        """
+        """Return the settings "special_tokens" and those of tokens that are recognised in texts."""
         # A token of a role is special unless the file says that it is not.
         tokens = [{"special": token["content"] in roles.values(), **token} for token in self.added_tokens]
 

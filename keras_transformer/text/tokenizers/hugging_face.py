@@ -58,9 +58,6 @@ def tokenizer_class(folder: Folder) -> str:
 
     The components of `tokenizer.json` decide or, without it, the names of the files.
 
-    Args:
-        folder: the folder.
-
     Raises:
         FileNotFoundError: if there is no file of a tokenizer.
         ValueError: if `tokenizer.json` has a model of an unsupported type.

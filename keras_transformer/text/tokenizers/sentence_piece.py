@@ -110,9 +110,6 @@ class SentencePieceTokenizer(SentencePieceTraining, Tokenizer):
     def pieces(self, text: str) -> list[str]:
         """Split one text into pieces, with U+2581 for a space.
 
-        Args:
-            text: the text.
-
         Returns:
             The pieces, whose concatenation is the text with a prefix space.
 

@@ -92,9 +92,6 @@ class SharedModel(tf.saved_model.experimental.TrackableResource):
     The resource that tensorflow_text creates is owned by its kernel and deleted when TensorFlow clears its kernel
     cache, as `keras.utils.set_random_seed` does; the tokenizer then raises a NotFoundError. A resource with a shared
     name is not deleted.
-
-    Args:
-        model: a serialised SentencePiece model.
     """
 
     def __init__(self, model: bytes):

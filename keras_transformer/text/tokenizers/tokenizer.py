@@ -115,9 +115,6 @@ class Tokenizer(tf.Module, abc.ABC):
     def from_model_bytes(cls, model: bytes) -> Self:
         """Create a tokenizer from its `model_bytes`.
 
-        Args:
-            model: the serialised tokenizer.
-
         Returns:
             The tokenizer.
         """
@@ -128,9 +125,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
     def with_arguments(self, **arguments: Any) -> Self:
         """Return a tokenizer with the same vocabulary and some other arguments of the constructor.
-
-        Args:
-            **arguments: the arguments.
 
         Returns:
             The tokenizer.
@@ -327,9 +321,6 @@ class Tokenizer(tf.Module, abc.ABC):
     def pieces(self, text: str) -> list[str]:
         """Split one text into pieces.
 
-        Args:
-            text: the text.
-
         Returns:
             The pieces, as `id_to_piece` writes them.
 
@@ -343,9 +334,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
     def id_to_piece(self, id: int) -> str:  # noqa: A002
         """Return the piece of an id.
-
-        Args:
-            id: the id.
 
         Returns:
             The piece.
@@ -382,9 +370,6 @@ class Tokenizer(tf.Module, abc.ABC):
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
         """Load a tokenizer from the folder written by `save`.
-
-        Args:
-            folder: the folder.
 
         Returns:
             The tokenizer.

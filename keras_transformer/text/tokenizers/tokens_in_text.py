@@ -39,10 +39,6 @@ class Parts(NamedTuple):
 def split_around(texts: tf.Tensor, tokens: TokensInText) -> Parts:
     """Split texts around the tokens that occur in them, the longest of several at one place.
 
-    Args:
-        texts: strings (B,).
-        tokens: the tokens.
-
     Returns:
         The parts.
     """

@@ -285,9 +285,6 @@ def unigram_model(components: Components) -> tuple[bytes, dict[str, Any]]:
     """Return a SentencePiece model of unigrams, and the settings of `MarianT5Tokenizer` for the steps before it.
 
     Steps that are those of a SentencePiece model become a part of it; other steps are settings.
-
-    Args:
-        components: the components of `tokenizer.json`.
     """
     model = components.model(component_settings.UNIGRAM)
     scores = model.get("vocab") or []
@@ -305,9 +302,6 @@ def normalization(components: Components) -> tuple[bytes | None, dict[str, Any]]
     """Return the character map of a SentencePiece model, and the settings for steps before it.
 
     The map is None if steps do all that changes texts.
-
-    Args:
-        components: the components of `tokenizer.json`.
     """
     decoders = _decoders(components)
     if (charsmap := _charsmap(components)) is not None and decoders == [_DECODER_OF_MODEL]:

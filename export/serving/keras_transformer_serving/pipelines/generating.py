@@ -95,14 +95,7 @@ class GeneratingTask(GenerationSteps):
         truncate: bool = False,
         **options: Unpack[TextOptions],
     ) -> list[Any]:
-        """Generate all hypotheses for each text: the n-best of a beam, or several samples.
-
-        Args:
-            texts: as in a call.
-            batch_size: as in a call.
-            errors: as in a call.
-            truncate: as in a call.
-            **options: as in a call.
+        """Generate all hypotheses for each text: the n-best of a beam, or several samples; arguments are as in a call.
 
         Returns:
             A list of the N `Answer`s to each text, or fewer if there are not N distinct ones.

@@ -277,10 +277,6 @@ class GenerationSteps(Task, abc.ABC):
     def pieces(self, text: Any, row: Row) -> Iterator[str]:
         """Return an iterator of the pieces of a text while it is generated; joined, they are the text.
 
-        Args:
-            text: the text.
-            row: its options, see `rows`.
-
         Raises:
             InvalidInputError: if the text or an option is invalid.
             ValueError: if the engine cannot generate token by token.

@@ -56,14 +56,7 @@ class TextClassificationTask(Classifier, TextTask):
         errors: Errors = "raise",
         truncate: bool = False,
     ) -> Any:
-        """Return the probability of each class.
-
-        Args:
-            text: as in a call.
-            text_pair: as in a call.
-            batch_size: as in a call.
-            errors: as in a call.
-            truncate: as in a call.
+        """Return the probability of each class; arguments are as in a call.
 
         Returns:
             float32 (n, C), or (C,) for one string; with errors="return" a list of rows (C,) and errors.

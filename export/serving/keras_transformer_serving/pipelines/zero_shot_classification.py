@@ -128,9 +128,6 @@ def entailment_classes(labels: Sequence[Any]) -> tuple[int, int]:
 
     The name of the first begins with "entail" in upper or lower case, that of the other with "contra"; without such a
     name, it is the first class or, if that means entailment, the last, as in `transformers`.
-
-    Args:
-        labels: the names of the classes.
     """
     names = [str(label).lower() for label in labels]
     entailment = next((index for index, name in enumerate(names) if name.startswith("entail")), None)

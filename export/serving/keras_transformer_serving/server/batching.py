@@ -175,9 +175,6 @@ class Batcher:
     def reserved(self, rows: int) -> Iterator[None]:
         """Count rows in the queue until the end of the block.
 
-        Args:
-            rows: their number.
-
         Raises:
             RequestError: if the queue is full.
         """

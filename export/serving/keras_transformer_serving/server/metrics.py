@@ -48,10 +48,6 @@ class Metrics:
 class ModelMetrics:
     """The metrics of a model, of which each is looked up once.
 
-    Args:
-        metrics: those of all models.
-        model: the name of the model.
-
     Attributes:
         queue_length: a gauge of the rows that wait or are computed.
         refused_rows: a counter of the rows that are answered with an error.

@@ -131,10 +131,6 @@ class Signature:
     def answer(self, row: Row, index: int) -> Steps[Row]:
         """Return the outputs of a row, which are empty for an invalid one.
 
-        Args:
-            row: the inputs of the row.
-            index: its index in the request.
-
         Raises:
             RequestError: if it is invalid, and the signature is without the output "error".
         """

@@ -28,11 +28,6 @@ class EventStream(StreamingResponse):
     """A response of server-sent events that closes a stack of contexts at its end, also if the client disconnects.
 
     A client that does not read an event for longer than the time limit is disconnected.
-
-    Args:
-        content: the events.
-        stack: the contexts.
-        limits: the limits of the server.
     """
 
     def __init__(self, content: AsyncIterator[str], stack: contextlib.ExitStack, limits: Limits) -> None:

@@ -205,12 +205,7 @@ def _patterns_of_names(names: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 
 class _Matches:
-    """The matches of patterns in a text, from one place after the other.
-
-    Args:
-        patterns: the patterns.
-        text: the text.
-    """
+    """The matches of patterns in a text, from one place after the other."""
 
     def __init__(self, patterns: Sequence[re.Pattern[str]], text: str) -> None:
         self._patterns, self._text = patterns, text

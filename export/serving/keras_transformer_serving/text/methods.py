@@ -24,11 +24,7 @@ class TextMethods(Protocol):
 
 
 class PythonMethods:
-    """The methods of a tokenizer of this package.
-
-    Args:
-        tokenizer: the tokenizer.
-    """
+    """The methods of a tokenizer of this package."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -57,12 +57,7 @@ class ElementPlace:
 
 
 class Placement:
-    """The places in a translation of the elements of its source.
-
-    Args:
-        source: the source.
-        translation: the translation.
-    """
+    """The places in a translation of the elements of its source."""
 
     def __init__(self, source: str, translation: AlignedText) -> None:
         self._source, self._words = source, translation.words

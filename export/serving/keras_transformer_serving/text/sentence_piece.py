@@ -126,9 +126,6 @@ def keeps_spaces(processor: sentencepiece.SentencePieceProcessor) -> bool:
 
     Models trained with `keras_transformer.text.SentencePieceTokenizer.train` do so, except those with NMT
     normalisation.
-
-    Args:
-        processor: the model's processor.
     """
     return bool(processor.normalize("  a") == "\u2581\u2581\u2581a")
 

@@ -67,12 +67,7 @@ def step_pattern(step: Step) -> str:
 
 
 def strip_pattern(step: Step, end: str) -> str:
-    """Return the regular expression of the white space that a step "Strip" removes.
-
-    Args:
-        step: the step.
-        end: the pattern of the end of a text.
-    """
+    """Return the regular expression of the white space that a step "Strip" removes."""
     sides = [
         *([rf"\A{WHITE_SPACE}+"] if step["strip_left"] else []),
         *([f"{WHITE_SPACE}+{end}"] if step["strip_right"] else []),

@@ -58,9 +58,6 @@ class TokensInText:
     def split(self, text: str) -> list[str | int]:
         """Split a text around the tokens that occur in it.
 
-        Args:
-            text: the text.
-
         Returns:
             The parts in order: the id of each token, and the text between them, which may be empty.
         """
@@ -290,9 +287,6 @@ class Tokenizer(abc.ABC):
         """Convert ids to text, up to the first end id and without padding and start ids.
 
         If the same id starts and ends a row, as in GPT-2, it does not end a row in the first position.
-
-        Args:
-            ids: ids in the vocabulary.
         """
         skipped = {self.start_id, self.pad_id, *self.source_prefix_ids, *self._skipped_ids}
         ids = [*map(int, ids)]
