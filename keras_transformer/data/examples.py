@@ -136,9 +136,6 @@ def stored(
         cache_dir: the folder of the arrays' files; `None` to keep them in memory.
         **options: everything else that the arrays depend on: tokenizers, and values that JSON can represent.
 
-    Returns:
-        The arrays.
-
     Raises:
         OSError: if files cannot be written; see `in_files`.
         ValueError: if files have been changed, or a tokenizer has no hash.

@@ -84,9 +84,6 @@ def content(
         folder: the file's folder. If `None`, the file is read from the dataset's subfolder of
             `KERAS_TRANSFORMER_DATA` or, if this variable is not set, downloaded.
         unpack: a function from the file's bytes to its content, such as `gzip.decompress`.
-
-    Returns:
-        The unpacked content.
     """
     if folder is None:
         path = local_file(dataset, name)

@@ -298,9 +298,6 @@ def generate(
         temperatures: positive numbers (B,), the temperature of each row, in place of the sampler's.
         seeds: integers (B,) in [0, 2³²), the seed of each row, in place of the sampler's.
 
-    Returns:
-        A `Generation`.
-
     Raises:
         ValueError: if an argument is out of range, no sequence satisfies the constraints, or logits are NaN.
 

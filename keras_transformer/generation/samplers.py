@@ -314,9 +314,6 @@ def get(identifier: Any) -> Sampler:
     Args:
         identifier: a sampler, its name, or its config as returned by `serialize`.
 
-    Returns:
-        A sampler.
-
     Example:
         >>> get("greedy")
         Greedy()

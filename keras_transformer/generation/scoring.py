@@ -55,9 +55,6 @@ def score(
         prefix_ids: as in `generate`; a prefix is not scored.
         start_ids: as in `generate`.
 
-    Returns:
-        The `Scores`.
-
     Raises:
         ValueError: if ids are not matrices of ids in the vocabulary, a prompt or the source of a target is empty,
             prompt and target together are too long, there are not as many targets as sources, a target has padding

@@ -194,9 +194,6 @@ def to_hugging_face(
         model_type: the `model_type` of `config.json`, by default the first that supports the model; several types can
             be one model, such as "roberta", "xlm-roberta" and "camembert".
 
-    Returns:
-        The folder.
-
     Raises:
         FileExistsError: if `folder` exists.
         ImportError: if safetensors is not installed.

@@ -382,9 +382,6 @@ def get(identifier: Score | str | dict[str, Any] | None, other_names: Iterable[s
         identifier: a score; the name of one without weights; its serialised config; or None for
             `ScaledDotProduct()`.
         other_names: names that the caller accepts, too, for the error message.
-
-    Returns:
-        A score.
     """
     if identifier is None:
         return ScaledDotProduct()

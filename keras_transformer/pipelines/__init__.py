@@ -70,9 +70,6 @@ def load(folder: str | os.PathLike[str]) -> Any:
     Args:
         folder: the folder that a pipeline's `save` wrote, or the folder of a training run, whose `pipeline/` is loaded.
 
-    Returns:
-        The pipeline.
-
     Raises:
         FileNotFoundError: if the folder is neither.
         ValueError: if a file in it is damaged, or of a newer format.

@@ -103,9 +103,6 @@ def from_hugging_face(
             truncated, and the prompts are read from its files. `model_max_length` and `truncation_side` of
             `tokenizer_config.json` are the maximum number of tokens of a text, and what truncate=True keeps.
 
-    Returns:
-        The pipeline.
-
     Raises:
         FileNotFoundError: if there is no such folder or model, or a file is missing.
         ImportError: if huggingface_hub is not installed, for a model of the hub.

@@ -52,9 +52,6 @@ def to_hugging_face(
             default they are written from the tokenizer. It is needed for Marian, whose tokenizer of the target
             language is not part of a pipeline, and for models of many languages.
 
-    Returns:
-        The folder.
-
     Raises:
         FileExistsError: if `folder` exists.
         FileNotFoundError: if `tokenizer_folder` has no files of a tokenizer.

@@ -74,9 +74,6 @@ def get(identifier: Relation | str | dict[str, Any] | None, name: str = "relatio
     Args:
         identifier: a relation, its serialised config, "full", "causal", "bipartite", or None for `Full()`.
         name: the name of the argument in errors.
-
-    Returns:
-        A relation.
     """
     if identifier is None:
         return Full()

@@ -65,9 +65,6 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
     Args:
         folder: the folder written by `save`.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         FileNotFoundError: if the folder or one of its files does not exist.
         ValueError: if the description names an unknown class or the tokenizer's file has changed since `save`.
@@ -106,9 +103,6 @@ def from_hugging_face(
         folder: the folder.
         vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
         **options: other arguments of the `from_files` of the class.
-
-    Returns:
-        The tokenizer.
 
     Raises:
         FileNotFoundError: if there are no such files.

@@ -283,9 +283,6 @@ def get(identifier: RotaryScaling | dict[str, Any] | None) -> RotaryScaling | No
     Args:
         identifier: a scaling; its serialised config; a dict of its constructor's arguments and a "name", "linear",
             "ntk", "yarn", "llama3", "dynamic" or "longrope"; or None for no scaling.
-
-    Returns:
-        A scaling or None.
     """
     if identifier is None:
         return None

@@ -105,9 +105,6 @@ class ByteTokenizer(VocabularyTokenizer):
             special_tokens_in_text: whether to recognise special tokens in texts.
             vocabulary_size: the number of ids of the model, if it exceeds the number of ids of the tokenizer.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             FileNotFoundError: if there is no such file.
             ValueError: if the file is damaged or of a different type of tokenizer.

@@ -163,9 +163,6 @@ class BytePairTokenizer(PairTokenizer):
             add_prefix_space: see the constructor.
             special_tokens_in_text: see the constructor.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             ValueError: if `texts` contain no word, or `vocabulary_size` is too small.
 

@@ -208,9 +208,6 @@ class MarianT5Tokenizer(VocabularyTokenizer):
                 detokenise generated ids.
             **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             FileNotFoundError: if there are no such files.
             ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than

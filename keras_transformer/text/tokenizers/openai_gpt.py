@@ -100,9 +100,6 @@ class OpenAIGPTTokenizer(PairTokenizer):
             special_tokens: a mapping from roles to tokens.
             special_tokens_in_text: see the constructor.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             ValueError: if `texts` contain no word, or `vocabulary_size` is too small.
 

@@ -128,9 +128,6 @@ class SentencePieceTokenizer(SentencePieceTraining, Tokenizer):
         Args:
             piece: the piece, with U+2581 for a space.
 
-        Returns:
-            The id.
-
         Example:
             >>> SentencePieceTokenizer.train(["hello"], 300, "char").piece_to_id("</s>")
             3

@@ -103,9 +103,6 @@ class WordTokenizer(VocabularyTokenizer):
             start: the token that starts a row, by default that of the files. Targets of BART start with "</s>".
             **options: other arguments of the constructor; what `tokenizer.json` says takes precedence.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             FileNotFoundError: if there are no such files.
             ValueError: if a file is damaged or of a different type of tokenizer, or has more pieces than

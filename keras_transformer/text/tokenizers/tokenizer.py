@@ -86,9 +86,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Args:
             piece: the piece, as `id_to_piece` writes it.
-
-        Returns:
-            The id.
         """
 
     @property
@@ -113,11 +110,7 @@ class Tokenizer(tf.Module, abc.ABC):
 
     @classmethod
     def from_model_bytes(cls, model: bytes) -> Self:
-        """Create a tokenizer from its `model_bytes`.
-
-        Returns:
-            The tokenizer.
-        """
+        """Create a tokenizer from its `model_bytes`."""
         return cls(**cls._arguments(model))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,9 +118,6 @@ class Tokenizer(tf.Module, abc.ABC):
 
     def with_arguments(self, **arguments: Any) -> Self:
         """Return a tokenizer with the same vocabulary and some other arguments of the constructor.
-
-        Returns:
-            The tokenizer.
 
         Example:
             >>> tokenizer.with_arguments(special_tokens_in_text=True)  # doctest: +SKIP
@@ -335,9 +325,6 @@ class Tokenizer(tf.Module, abc.ABC):
     def id_to_piece(self, id: int) -> str:  # noqa: A002
         """Return the piece of an id.
 
-        Returns:
-            The piece.
-
         Example:
             >>> tokenizer.id_to_piece(3)  # doctest: +SKIP
             '</s>'
@@ -370,9 +357,6 @@ class Tokenizer(tf.Module, abc.ABC):
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
         """Load a tokenizer from the folder written by `save`.
-
-        Returns:
-            The tokenizer.
 
         Raises:
             FileNotFoundError: if the folder or one of its files does not exist.

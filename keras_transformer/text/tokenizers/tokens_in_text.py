@@ -37,11 +37,7 @@ class Parts(NamedTuple):
 
 
 def split_around(texts: tf.Tensor, tokens: TokensInText) -> Parts:
-    """Split texts around the tokens that occur in them, the longest of several at one place.
-
-    Returns:
-        The parts.
-    """
+    """Split texts around the tokens that occur in them, the longest of several at one place."""
     # RE2 takes the first of several patterns that match. The byte 0xFF never occurs in UTF-8.
     pattern = f"({tokens.pattern})" if tokens.anywhere else rf"\A({tokens.pattern})"
     parts = tf.strings.split(tf.strings.regex_replace(texts, pattern, b"\xff\\1\xff"), b"\xff")

@@ -181,9 +181,6 @@ class VocabularyTokenizer(Tokenizer):
         Args:
             piece: the piece, as it is in the vocabulary and as `id_to_piece` writes it.
 
-        Returns:
-            The id.
-
         Example:
             >>> tokenizer.piece_to_id("</s>")  # doctest: +SKIP
             3
@@ -288,9 +285,6 @@ def deserialised(model: bytes, keys: Collection[str]) -> dict[str, Any]:
     Args:
         model: the JSON.
         keys: the keys that the content must have.
-
-    Returns:
-        The content.
     """
     try:
         content = json.loads(model)

@@ -178,9 +178,6 @@ class WordPieceTokenizer(WordTokenizer):
             special_tokens: a mapping from roles to tokens, which get the first ids.
             **settings: see the constructor.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             ValueError: if `texts` contain no word, or `vocabulary_size` is too small for their characters.
 

@@ -39,9 +39,6 @@ def most_frequent_characters(counts: Mapping[str, int], number: int) -> set[str]
     Args:
         counts: the count of each word.
         number: the maximum number of characters; ties are broken by code point.
-
-    Returns:
-        The set of characters.
     """
     characters: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():

@@ -62,9 +62,6 @@ class SentencePieceTraining:
                 fallback, a tokenizer trained on Don Quijote does not reproduce 1,225 of the 113,322 Spanish sentences
                 of spa-eng.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             ValueError: if `texts` is empty or not UTF-8, or if `vocabulary_size` is too small for its characters.
 

@@ -212,9 +212,6 @@ class GeneratingTask(GenerationSteps):
             source_language: as in a call.
             target_language: as in a call.
 
-        Returns:
-            The `Alignment`.
-
         Raises:
             ValueError: if the text is empty, the model has no such weights, layer or head, or the pipeline is an
                 export, whose graphs return no attention weights.
