@@ -163,13 +163,15 @@ def test_equal_values_of_branches_and_of_loops_in_loops_are_carried_once(branch,
 
 
 @pytest.mark.parametrize("is_main", [False, True])
-def test_a_body_returns_the_first_of_equal_values(is_main):
+@pytest.mark.parametrize("same", [("Neg", "x"), ("Identity", "a")], ids=["computed again", "copied"])
+def test_a_body_returns_the_first_of_equal_values(is_main, same):
     make = onnx.helper.make_node
-    nodes = [make("Neg", ["x"], ["a"]), make("Neg", ["x"], ["b"]), make("Exp", ["a"], ["c"])]
+    nodes = [make("Neg", ["x"], ["a"]), make(same[0], [same[1]], ["b"]), make("Exp", ["b"], ["c"])]
     values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xbc"]
     graph = onnx.helper.make_graph(nodes, "body", values[:1], values[1:])
     loops.compute_once(graph, is_main)
     assert [output.name for output in graph.output] == ["b" if is_main else "a", "c"]
+    assert [*graph.node[-1].input] == ["a"]
 
 
 def test_equal_constants_are_shared():

@@ -282,13 +282,16 @@ def compute_once(graph: Any, is_main: bool = False) -> None:
 
 
 def _same_values(graph: Any, same: Mapping[str, str]) -> dict[str, str]:
-    """Map values to the earlier values that they equal, given the equalities in `same`."""
+    """Map values to the earlier values that they equal, given the equalities in `same`; a copy equals its source."""
     same, first = dict(same), {}
     for node in graph.node:
         if node.op_type in _RANDOM:
             continue
         if inner(node):
             same |= _same_outputs(node, same)
+            continue
+        if node.op_type == "Identity":
+            same[node.output[0]] = same.get(node.input[0], node.input[0])
             continue
         settings = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
         inputs = (same.get(name, name) for name in node.input)
