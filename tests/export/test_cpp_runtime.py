@@ -5,6 +5,7 @@ TensorFlow 2.20, the version of the newest TensorFlow Serving, from `.venv-oldes
 or from the environment that the variable TENSORFLOW_2_20 names.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -215,8 +216,7 @@ SENTENCES = ["to be, or not to be: that is the question", "whether 'tis nobler i
 SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8}
 
 
-def randomised(model):
-    return randomise(model, scale=1.0, seed=2)
+randomised = functools.partial(randomise, scale=1.0, seed=2)
 
 
 def writer(sampler):

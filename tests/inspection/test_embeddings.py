@@ -1,12 +1,9 @@
 import itertools
 
+import keras
 import matplotlib as mpl
 import numpy as np
 import pytest
-
-mpl.use("Agg")
-
-import keras
 
 from keras_transformer import inspection
 from keras_transformer.layers import TokenEmbedding
@@ -14,14 +11,6 @@ from keras_transformer.layers import TokenEmbedding
 RANDOM = np.random.default_rng(0)
 TOKENS = ["<pad>", "king", "queen", "man", "woman", "apple"]
 MATRIX = np.array([[0, 0, 0], [5, 1, 1], [5, -1, 1], [0, 1, 1], [0, -1, 1], [0, 0, -2]], "float32")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 class TestNearestTokens:

@@ -4,22 +4,12 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-mpl.use("Agg")
-
 from keras_transformer import inspection
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.models.encoder_decoder import AttentionWeights
 
 SOURCES = np.array([[9, 8, 7, 6, 3, 0, 0], [5, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
 TARGETS = np.array([[2, 9, 8, 4], [2, 6, 3, 0], [2, 0, 0, 0]])
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 @pytest.fixture(scope="module", params=["pre", "post"])

@@ -1,10 +1,6 @@
-import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
@@ -22,12 +18,6 @@ from keras_transformer.relations import (
 )
 
 GRAPH = Adjacency([(0, 1), (1, 2), (2, 0), (3, 4), (4, 3), (3, 3)], 6)
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def drawn(figure):

@@ -4,19 +4,9 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-mpl.use("Agg")
-
 from keras_transformer.inspection import plot_tokens
 
 TOKENS = ["a", "token", "that", "##s", "long", "enough", "for", "a", "second", "line"]
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 def boxes(axes):

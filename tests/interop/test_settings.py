@@ -3,6 +3,7 @@
 `benchmarks/parity/settings_of_folders.py` writes the values of `transformers` in `settings`.
 """
 
+import functools
 import json
 import pathlib
 import warnings
@@ -41,8 +42,7 @@ SIZES = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "dro
 IDS = np.array([[5, 6, 7, 1, 9], [8, 3, 4, 2, 2]])
 
 
-def randomised(model):
-    return randomise(model, seed=1)
+randomised = functools.partial(randomise, seed=1)
 
 
 def change_config(folder, *removed, **changes):

@@ -7,6 +7,7 @@ from keras_transformer.layers import (
     FeedForward,
     MultiHeadAttention,
 )
+from tests.random_weights import randomise
 
 from .block_makers import decoder_block, encoder_block
 
@@ -20,12 +21,6 @@ PADDING = np.arange(5) < np.array([[5], [3]])
 MEMORY_PADDING = np.arange(4) < np.array([[2], [4]])
 BLOCKS = {"encoder": (encoder_block, (X,)), "decoder": (decoder_block, (X, MEMORY))}
 NORMALIZATIONS = ("pre", "post")
-
-
-def randomise(layer):
-    for weight in layer.trainable_weights:
-        weight.assign(RANDOM.normal(size=weight.shape) * 0.4)
-    return layer
 
 
 def built(kind, **options):

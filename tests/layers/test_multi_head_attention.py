@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer import relations
 from keras_transformer.layers import MultiHeadAttention
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -20,12 +21,6 @@ HEADS = {
 
 def normal(*shape):
     return RANDOM.normal(size=shape).astype("float32")
-
-
-def randomise(layer):
-    """Set every weight, including biases, to random values, so that no law holds by chance."""
-    layer.set_weights([normal(*weight.shape) * 0.5 for weight in layer.weights])
-    return layer
 
 
 def built(*shapes, **options):

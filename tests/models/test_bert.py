@@ -12,6 +12,7 @@ from keras_transformer.models import (
     TokenClassifier,
 )
 from keras_transformer.training import LabelSmoothedCrossentropy, TokenAccuracy
+from tests.random_weights import randomise
 
 # JAX compiles every new shape for seconds: run only one case of each law there.
 neutral = pytest.mark.backend_neutral
@@ -38,18 +39,9 @@ HEADS = {
 }
 
 
-def randomised(model):
-    """Return the model with random weights, including biases."""
-    random = np.random.default_rng(0)
-    for weight in model.weights:
-        if "seed" not in weight.name:
-            weight.assign(random.normal(size=weight.shape) * 0.4)
-    return model
-
-
 def tiny(head=None, **options):
     encoder = BERT(**{**TINY, "dropout": 0.0, **options})
-    return randomised(encoder if head is None else HEADS[head](encoder))
+    return randomise(encoder if head is None else HEADS[head](encoder))
 
 
 def answer(model, inputs=INPUTS):

@@ -17,6 +17,7 @@ from keras_transformer.pipelines import (
     TokenClassification,
 )
 from keras_transformer.text import WordPieceTokenizer
+from tests.random_weights import randomise
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##x", "##y", ".", "?"]
 TOKENIZER = WordPieceTokenizer(PIECES)
@@ -27,12 +28,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 def tiny(make=lambda encoder: encoder, seed=0, **options):
     sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16, "max_length": 16}
-    model = make(BERT(len(PIECES), **{**sizes, **options}))
-    random = np.random.default_rng(seed)
-    for weight in model.weights:
-        if "seed" not in weight.name:
-            weight.assign(random.normal(size=weight.shape) * 0.5)
-    return model
+    return randomise(make(BERT(len(PIECES), **{**sizes, **options})), seed=seed)
 
 
 def row(text):

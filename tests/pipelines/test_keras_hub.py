@@ -6,6 +6,7 @@ import pytest
 from keras_transformer import export, pipelines
 from keras_transformer.pipelines.keras_hub import tokenizer_from_keras_hub
 from keras_transformer_serving.text.subword import BYTE_CHARACTERS
+from tests.random_weights import randomise
 from tests.sentence_pieces import T5_IDS, sentence_piece
 
 hub = pytest.importorskip("keras_hub").models
@@ -63,11 +64,7 @@ TOKENIZERS = {
 
 
 def randomized(model):
-    random = np.random.default_rng(1)
-    for weight in model.weights:
-        if "float" in weight.dtype:
-            weight.assign(random.normal(size=weight.shape) * 0.3)
-    return model
+    return randomise(model, scale=0.3, seed=1)
 
 
 @pytest.mark.slow_variants

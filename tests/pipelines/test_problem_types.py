@@ -11,6 +11,7 @@ from keras_transformer import data, interop, pipelines
 from keras_transformer.models import BERT, GPT, GPTClassifier, SequenceClassifier, ViT
 from keras_transformer.pipelines import ImageClassification, TextClassification
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
+from tests.random_weights import randomise
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "."]
 WORDS, BYTES = WordPieceTokenizer(PIECES), ByteTokenizer()
@@ -22,10 +23,8 @@ LABELS = ["x", "y", "z"]
 
 
 def randomised(model):
-    random = np.random.default_rng(3)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.7)
-    model.head.kernel.assign(random.normal(size=model.head.kernel.shape) * 3)
+    randomise(model, scale=0.7, seed=3)
+    model.head.kernel.assign(4 * model.head.kernel)
     return model
 
 

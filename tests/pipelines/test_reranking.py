@@ -8,6 +8,7 @@ import pytest
 from keras_transformer import interop, pipelines
 from keras_transformer.models import BERT, SequenceClassifier
 from keras_transformer.text import WordPieceTokenizer
+from tests.random_weights import randomise
 
 pytest.importorskip("safetensors")
 
@@ -20,10 +21,7 @@ SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.lin
 
 def new_model(num_classes=1):
     encoder = BERT(len(PIECES), num_layers=1, num_heads=2, model_dim=8, hidden_dim=16, max_length=16)
-    model, random = SequenceClassifier(encoder, num_classes), np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape))
-    return model
+    return randomise(SequenceClassifier(encoder, num_classes), scale=1.0, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Hand-made folders in the layout of `sentence-transformers` as pipelines, compared with NumPy."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -29,8 +30,7 @@ TANH = "torch.nn.modules.activation.Tanh"
 MEAN = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}
 
 
-def randomised(model):
-    return randomise(model, seed=1)
+randomised = functools.partial(randomise, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 
 from keras_transformer import models
 from keras_transformer.training import enable_lora, load_lora_weights, merge_lora, save_lora_weights
+from tests.random_weights import randomise
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -29,10 +30,7 @@ CASES = {
 
 def new(name="gpt"):
     """Return the base model, with the same weights at each call."""
-    model, random = CASES[name][0](), np.random.default_rng(1)
-    for weight in model.trainable_weights:
-        weight.assign(random.normal(size=weight.shape) * 0.3)
-    return model
+    return randomise(CASES[name][0](), scale=0.3, seed=1)
 
 
 def outputs(model, inputs):
