@@ -353,7 +353,7 @@ def _architecture(
             )
         return found[0]
     if len(candidates) == 1:
-        ((name, architecture),) = candidates.items()
+        name, architecture = next(iter(candidates.items()))
         named = config.get("architectures") or ()
         if named and not any(_is_read_as(name, other) for other in named):
             raise ValueError(

@@ -153,7 +153,7 @@ class Server:
         """
         body = await self.body(request)
         document = await requests.in_time(
-            "read", functools.partial(requests.document, body), len(body), self.limits
+            "read", functools.partial(requests.parse_json, body), len(body), self.limits
         )
         if not isinstance(document, dict):
             raise RequestError(400, f"The request must be a JSON object. Received: {shown(document)}")

@@ -198,7 +198,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _stream(server: Server, request: Request) -> Response:
     """Stream a text as server-sent events."""
-    document = requests.document(await server.body(request))
+    document = requests.parse_json(await server.body(request))
     with contextlib.ExitStack() as stack:
         _, loaded, batcher = stack.enter_context(server.use(request))
         return await streaming.response(

@@ -173,7 +173,7 @@ def _parsed(kind: str, body: bytes) -> _Request:
         return _Request({name: value for name, (value,) in fields.items()}, None, len(body))
     if kind.startswith("multipart/form-data"):
         return _Request(*requests.form(kind, body), len(body))
-    document = requests.document(body) if body else {}
+    document = requests.parse_json(body) if body else {}
     if not isinstance(document, dict):
         raise RequestError(400, "Invalid JSON format")
     return _Request(document, None, len(body))
@@ -341,7 +341,7 @@ async def _translate_file(server: Server, request: Request) -> Response:
         translated = await _translated(
             server, request, received.size, translation, part, format_.style, _first_hypotheses
         )
-        translations += requests.document(translated)
+        translations += requests.parse_json(translated)
     while len(server.files) >= _MOST_FILES:
         del server.files[next(iter(server.files))]
     server.files[name] = join(translations).encode()

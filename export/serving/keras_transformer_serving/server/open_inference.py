@@ -183,13 +183,13 @@ def from_bytes(datatype: Any, content: memoryview, place: str) -> list[Any]:
 def _with_binary(body: bytes, length: str | None) -> Any:
     """Return the document of a request; the values of binary tensors, after it in the body, are in their "data"."""
     if length is None:
-        return requests.document(body)
+        return requests.parse_json(body)
     if not (length.isascii() and length.isdigit() and int(length[:19]) <= len(body)):
         raise RequestError(
             400,
             f"The header {_HEADER} must be the length of the JSON before the tensors. Received: {shown(length)}",
         )
-    document, rest = requests.document(body[: int(length)]), memoryview(body)[int(length) :]
+    document, rest = requests.parse_json(body[: int(length)]), memoryview(body)[int(length) :]
     inputs = document.get("inputs") if isinstance(document, dict) else None
     for index, item in enumerate(inputs if isinstance(inputs, list) else []):
         parameters = item.get("parameters") if isinstance(item, dict) else None
@@ -401,7 +401,7 @@ async def _config(server: Server, request: Request) -> Response:
 async def _index(server: Server, request: Request) -> Response:
     """The versions of all models and their states."""
     body = await requests.read(request, server.limits)
-    document = requests.document(body) if body else {}
+    document = requests.parse_json(body) if body else {}
     if not isinstance(document, dict):
         raise RequestError(400, f"The request must be a JSON object. Received: {shown(document)}")
     return json_response(index(server, fields.read(document, _INDEX)["ready"]))

@@ -73,7 +73,7 @@ def _inflated(content: bytes, encoding: str, max_bytes: int) -> bytes:
     return inflated
 
 
-def document(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """Return the JSON value of a request."""
     try:
         return json.loads(body.decode(), parse_constant=_reject_constant)
@@ -161,7 +161,7 @@ async def answer(
     """
 
     def parsed() -> tuple[str, list[Row], T]:
-        return parse(document(body), signatures)
+        return parse(parse_json(body), signatures)
 
     return await compute(request, len(body), parsed, respond, signatures, batcher, limits)
 
