@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import comparisons
+import decoding_profile as decoding
 import measuring
 from comparisons import read
 
@@ -135,6 +136,13 @@ def step_profile() -> str:
     """Return the fractions of the time of a step by type of operation."""
     shares = read("step_profile")["shares"].items()
     return measuring.table([{"operations": name, "of a step": f"{share:.0%}"} for name, share in shares])
+
+
+def decoding_profile() -> str:
+    """Return the time of generation by type of operation, beside CTranslate2."""
+    result = read("decoding_profile")
+    rows = decoding.rows(result["cases"])
+    return measuring.table([{**row, "": label(row[""]), "on": comparisons.machine(result)} for row in rows])
 
 
 def training() -> str:
@@ -564,6 +572,7 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "machines": machines,
     "train_step": train_step,
     "step_profile": step_profile,
+    "decoding_profile": decoding_profile,
     "training": training,
     "data": data,
     "resume": resume,
