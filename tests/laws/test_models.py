@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.configuration import serialized
+from keras_transformer.layers import Dropout, FeedForward, MultiHeadAttention
 from keras_transformer.models import BERT, GPT, T5, Gemma, Llama, SequenceClassifier, Transformer
 from keras_transformer.models.model import flatten_layers
 from keras_transformer.ops import GrowingCache, StaticCache
@@ -28,6 +29,9 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 each_model = over(MODELS)
 each_dropping = over(MODELS, lambda case: case.options.get("dropout"))
 each_on_tokens = over(MODELS, words)
+# The layers that have a rate of their own, and models with such rates.
+RATES = {"attention_dropout": MultiHeadAttention, "embedding_dropout": Dropout, "hidden_dropout": FeedForward}
+WITH_RATES = ("GPT-gpt2", "Transformer-pre", "BERT-base", "ViT-class token", "Whisper-defaults")
 each_decoder = over(MODELS, lambda case: case.make in (GPT, Llama, Gemma, Transformer, T5, unlimiformer))
 
 
@@ -103,6 +107,19 @@ def test_dropout_applies_only_during_training(case):
     first, second = (answers(model, case.inputs, training=True)[0] for _ in range(2))
     assert not np.allclose(first, expected[0])
     assert not np.allclose(first, second)
+
+
+@over({name: MODELS[name] for name in WITH_RATES})
+def test_each_rate_of_dropout_is_separate_and_defaults_to_dropout(case):
+    names = RATES.keys() & inspect.signature(case.make).parameters.keys()
+    for name in names:
+        model, rates = case.new(**{**dict.fromkeys(names, 0.0), "dropout": 0.0, name: 0.5}), {}
+        for layer in flatten_layers(model):
+            rates.setdefault(type(layer), set()).add(getattr(layer, "dropout", getattr(layer, "rate", 0.0)))
+        dropping = {kind for kind, found in rates.items() if found != {0.0}}
+        assert dropping - {Dropout} == {RATES[name]} - {Dropout}  # a `Dropout` is part of others
+        assert rates[RATES[name]] - ({0.0} if name == "embedding_dropout" else set()) == {0.5}
+        assert getattr(case.new(dropout=0.3), name) == 0.3
 
 
 def padding_id(model):

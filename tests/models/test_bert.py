@@ -214,15 +214,6 @@ def test_padding_is_never_a_span():
     assert (logits[~padding] > -1e3).all()
 
 
-def test_attention_dropout_is_separate():
-    model = tiny(dropout=0.0, attention_dropout=0.5)
-    assert [block.attention.dropout for block in model.blocks] == [0.5, 0.5]
-    assert model.drop.rate == model.blocks[0].attention_residual.dropout == 0
-    assert not np.allclose(model(INPUTS, training=True), model(INPUTS), **CLOSE)
-    assert BERT.from_config(model.get_config()).get_config() == model.get_config()
-    assert tiny(dropout=0.3).attention_dropout == 0.3
-
-
 @pytest.mark.slow
 def test_a_model_without_pooler_encodes_but_does_not_pool(tmp_path):
     model = tiny(pooler=False)

@@ -94,11 +94,3 @@ def test_a_quantized_model_generates(mode, error):
     positions = np.arange(5, dtype="int32")[None]
     stepped, _ = model.step(IDS[:1], model.empty_cache(1, 5), cache_index=0, positions=positions)
     np.testing.assert_allclose(stepped[0], found, **CLOSE)
-
-
-def test_attention_and_embedding_dropout_are_separate():
-    model = GPT(20, 1, 2, 8, max_length=9, dropout=0.1, attention_dropout=0.2, embedding_dropout=0.3)
-    block = model.blocks[0]
-    rates = (block.self_attention.dropout, model.drop.rate, block.feed_forward_residual.dropout)
-    assert rates == (0.2, 0.3, 0.1)
-    assert GPT.from_config(model.get_config()).get_config() == model.get_config()

@@ -171,18 +171,3 @@ def test_encoder_and_decoder_may_differ_in_depth():
     assert Transformer.from_config(model.get_config()).get_config() == model.get_config()
     assert tiny(num_layers=2).num_decoder_layers == 2
     assert len(model.cross_attention_weights(SOURCE, TARGET)) == 3
-
-
-@pytest.mark.slow
-def test_attention_and_hidden_dropout_are_separate():
-    model = tiny(dropout=0.0, attention_dropout=0.5, hidden_dropout=0.2)
-    block = model.decoder_blocks[0]
-    assert (block.self_attention.dropout, block.cross_attention.dropout) == (0.5, 0.5)
-    assert (block.feed_forward.dropout, block.feed_forward_residual.dropout, model.drop.rate) == (
-        0.2,
-        0.0,
-        0.0,
-    )
-    assert Transformer.from_config(model.get_config()).get_config() == model.get_config()
-    as_dropout = tiny(dropout=0.3)
-    assert (as_dropout.attention_dropout, as_dropout.hidden_dropout) == (0.3, 0.3)

@@ -84,16 +84,6 @@ def test_query_key_and_value_projections_may_lack_biases():
     assert ViT.from_config(model.get_config()).get_config() == model.get_config()
 
 
-def test_attention_dropout_is_separate():
-    model = tiny(attention_dropout=0.5)
-    assert (model.blocks[0].attention.dropout, model.blocks[0].feed_forward.dropout, model.drop.rate) == (
-        0.5,
-        0,
-        0,
-    )
-    assert not np.allclose(model(IMAGES, training=True), logits(model), **CLOSE)
-
-
 @pytest.mark.slow_variants
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
 def test_integer_and_float_images_agree(dtype):
