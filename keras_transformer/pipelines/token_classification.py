@@ -18,13 +18,14 @@ from keras_transformer.pipelines.pipeline import Preprocessed
 from keras_transformer.pipelines.ragged_rows import utf8_error, valid_utf8
 from keras_transformer.pipelines.texts import WordPipeline
 from keras_transformer.typing import Tensor
-from keras_transformer_options.arguments import check_one_of
+from keras_transformer_options.arguments import check, check_one_of
 from keras_transformer_serving.pipelines.texts import LEFT, RIGHT, TOKENIZER_WORDS
 from keras_transformer_serving.pipelines.token_classification import (
     AGGREGATIONS,
     AVERAGE,
     MAX,
     OUTSIDE,
+    SIMPLE,
     TokenClassificationTask,
     tag_of,
 )
@@ -50,9 +51,10 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
             from words. "white_space" for words delimited by white space and tokenised one by one, as pipelines of
             earlier versions do.
         max_length: the maximum number of tokens, including special ones; by default the model's.
-        aggregation: None for a label of each word. For entities, the probabilities of a word: those of its "first"
-            token, the "average" of its tokens, or those of the token with the "max" probability. A label that starts
-            with "B-" begins an entity, and entities have labels without "B-" and "I-".
+        aggregation: None for a label of each word. For entities of words, the probabilities of a word: those of its
+            "first" token, the "average" of its tokens, or those of the token with the "max" probability. "simple" for
+            entities of tokens, which may be parts of words; `words` must be "tokenizer". A label that starts with "B-"
+            begins an entity, and entities have labels without "B-" and "I-".
         truncation_side: what truncate=True keeps of a text that is too long: "right" its first tokens, "left" its last.
 
     Example:
@@ -83,6 +85,11 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
             model, tokenizer, long_texts, words, max_length=max_length, truncation_side=truncation_side
         )
         check_one_of((None, *AGGREGATIONS), aggregation=aggregation)
+        check(
+            aggregation != SIMPLE or words == TOKENIZER_WORDS,
+            f"be {TOKENIZER_WORDS!r} where aggregation={SIMPLE!r}",
+            words=words,
+        )
         self.aggregation = aggregation
         check_model(model, _MODEL, "num_classes")
         check_output(model, _MODEL, (None, LENGTH, model.num_classes))
@@ -90,7 +97,10 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
 
     def preprocess(self, text: Tensor, truncate: bool = False) -> Preprocessed:
         """Convert strings (B,) to the model's inputs, as TensorFlow operations."""
-        words = self._tokenize_words(text)
+        if self.aggregation == SIMPLE:
+            words = self.tokenizer.tokenize_words(text, each_token=True)
+        else:
+            words = self._tokenize_words(text)
         ids = words.ids.values  # (all words, None)
         ids_of_texts = words.ids.merge_dims(1, 2)
         starts, ends = words.starts, words.ends
@@ -128,7 +138,9 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
             tf.where(deepest[:, None], probabilities, 0.0), places, count
         )
         starts, ends = batch.state["starts"], batch.state["ends"]
-        is_word = (ids.row_lengths() > 0) & (ends.values > starts.values)
+        is_word = ids.row_lengths() > 0
+        if self.aggregation != SIMPLE:  # whose tokens of white space count in entities
+            is_word &= ends.values > starts.values
         probabilities = self._of_words(probabilities, ids, is_word)
         kept = starts.with_values(is_word)
         starts, ends = (tf.ragged.boolean_mask(values, kept) for values in (starts, ends))
@@ -186,7 +198,11 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
         entity = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
         means = tf.math.segment_mean(probabilities, entity)
         of_entity = tf.boolean_mask(of_word, is_first)
-        is_inside = of_entity != index.get(OUTSIDE, -1)
+        # The place of an entity is that of its words with characters.
+        is_placed = ends.values > starts.values
+        begin = tf.math.segment_min(tf.where(is_placed, starts.values, tf.int32.max), entity)
+        end = tf.math.segment_max(tf.where(is_placed, ends.values, -1), entity)
+        is_inside = (of_entity != index.get(OUTSIDE, -1)) & (end > begin)
         owners = tf.boolean_mask(tf.boolean_mask(rows, is_first), is_inside)
 
         def entities(values: Tensor) -> tf.RaggedTensor:
@@ -194,11 +210,10 @@ class TokenClassification(TokenClassificationTask, WordPipeline):
                 tf.boolean_mask(values, is_inside), owners, starts.nrows()
             )
 
-        is_last = shifted(is_first, -1, True)
         labels = tf.gather(labels_tensor([*index]), tf.boolean_mask(of_entity, is_inside))
         return (
-            entities(tf.boolean_mask(starts.values, is_first)),
-            entities(tf.boolean_mask(ends.values, is_last)),
+            entities(begin),
+            entities(end),
             labels,
             tf.boolean_mask(means, is_inside),
         )

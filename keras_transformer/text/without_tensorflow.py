@@ -83,18 +83,19 @@ class Tokenizer(text.Tokenizer):
             return [super(Tokenizer, self).tokenize(row, special_tokens) for row in rows]
         return super().tokenize(to_utf8(texts, "texts").decode(), special_tokens)
 
-    def tokenize_words(self, texts: Any) -> list[Any]:
+    def tokenize_words(self, texts: Any, each_token: bool = False) -> list[Any]:
         """Return the words of texts with their ids and places, see `keras_transformer_serving.text.Tokenizer`.
 
         Args:
             texts: a list of B str, or one str.
+            each_token: whether each token is a word of its own.
 
         Returns:
             The words of each text, B lists; for one str a list.
         """
         if isinstance(texts, list | tuple | np.ndarray):
-            return [super(Tokenizer, self).tokenize_words(text) for text in texts]
-        return super().tokenize_words(texts)
+            return [super(Tokenizer, self).tokenize_words(text, each_token) for text in texts]
+        return super().tokenize_words(texts, each_token)
 
     def encode(
         self, texts: Any, *, add_start: bool = False, add_end: bool = False, special_tokens: bool = False

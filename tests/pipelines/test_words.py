@@ -84,11 +84,32 @@ def test_labels_of_words_equal_transformers(folder):
 GROUPED = [
     folder for name in ("DistilBert", "BertChinese") for folder in TAGGERS if folder.name.startswith(name)
 ]
+GROUPINGS = [
+    *itertools.product(GROUPED, ("average", "max", "first")),
+    *((each, "simple") for each in TAGGERS),
+]
+# One of words, and "simple" of words, bytes and unigrams.
+QUICK = {
+    ("DistilBert", "average"),
+    ("DistilBert", "simple"),
+    ("ModernBert", "simple"),
+    ("XLMRoberta", "simple"),
+}
 
 
-@pytest.mark.slow_variants
-@pytest.mark.parametrize("aggregation", ["average", "max", "first"])
-@pytest.mark.parametrize("folder", GROUPED, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    ("folder", "aggregation"),
+    [
+        pytest.param(
+            *grouping,
+            marks=[]
+            if (grouping[0].name.removesuffix("ForTokenClassification"), grouping[1]) in QUICK
+            else [pytest.mark.slow],
+            id=f"{grouping[0].name}-{grouping[1]}",
+        )
+        for grouping in GROUPINGS
+    ],
+)
 def test_entities_equal_transformers(folder, aggregation):
     expected = json.loads((folder / "expected.json").read_text())
     settings = {"labels": expected["entities"]["labels"], "aggregation": aggregation}
@@ -122,11 +143,10 @@ def test_labels_without_prefixes_join_and_tags_are_numbers_or_names():
             mean = np.mean([word.probability for word in group])
             expected.append((tag, group[0].start, group[-1].end, pytest.approx(mean, rel=1e-5)))
     assert [(each.label, each.start, each.end, each.probability) for each in entities] == expected
-    with pytest.raises(
-        ValueError,
-        match="must be one of .*'average', 'max'.*Received: aggregation='simple'",
-    ):
-        pipelines.from_hugging_face(folder, aggregation="simple")
+    with pytest.raises(ValueError, match="must be one of .*'average', 'max'.*Received: aggregation='last'"):
+        pipelines.from_hugging_face(folder, aggregation="last")
+    with pytest.raises(ValueError, match="`words` must be 'tokenizer' where aggregation='simple'"):
+        pipelines.from_hugging_face(folder, aggregation="simple", words="white_space")
 
 
 # The taggers have the same tokenizers: quick tests answer with one of words and one of bytes.
@@ -198,6 +218,11 @@ def test_words_have_the_ids_of_the_text_in_both_runtimes(folder):
     columns = zip(*(values.to_list() for values in words), strict=True)
     found = [[word for word in zip(*of_text, strict=True) if word[0]] for of_text in columns]
     assert found == [[tuple(word) for word in served.tokenize_words(text)] for text in texts]
+    tokens = tokenizer.tokenize_words(texts, each_token=True)
+    columns = zip(*(values.to_list() for values in tokens), strict=True)
+    found = [[*zip(*of_text, strict=True)] for of_text in columns]
+    assert found == [[tuple(word) for word in served.tokenize_words(text, each_token=True)] for text in texts]
+    assert tokens.ids.merge_dims(1, 2).to_list() == tokenizer.tokenize(texts).to_list()
 
 
 def test_pipelines_of_before_have_words_of_white_space(tmp_path):

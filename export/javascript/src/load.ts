@@ -58,6 +58,9 @@ export async function loadFrom(source: Source, runtime: Runtime, options: LoadOp
   if (!known.includes(pipeline)) {
     throw new Error(`\`pipeline\` must be one of ${known.join(", ")}. Received: an export of ${shown(pipeline)}`);
   }
+  if (config.aggregation === "simple") {
+    throw new Error('`aggregation` must be "first", "average" or "max" in JavaScript. Received: "simple"');
+  }
   const parity = await bundle.readJson<any>("parity.json");
   if (!parity.onnx) throw new Error("an export must have ONNX graphs. Export with `keras_transformer.export.onnx`");
   const { precision = "float32", graphs = "loop" } = options;

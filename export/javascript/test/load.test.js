@@ -45,6 +45,7 @@ for (const [what, contents, message] of [
   ["another format", { "manifest.json": manifest.replace('"format": 1', '"format": 2') }, /must be of format 1/],
   ["a manifest that is no JSON", { "manifest.json": "<html>" }, /`manifest\.json` must be JSON. Received: "<html>/],
   ["an export of speech", exportOf({ pipeline: "SpeechToText" }), /Received: an export of "SpeechToText"/],
+  ["an export of entities of tokens", exportOf({ pipeline: "TokenClassification", aggregation: "simple" }), /"simple"/],
   ["an export without graphs", exportOf({ pipeline: "TextToText" }), /must have ONNX graphs/],
 ]) {
   test(`${what} is an error`, async () => {

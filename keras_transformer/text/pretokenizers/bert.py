@@ -67,8 +67,13 @@ class BertWords:
         """Split strings (B,) of valid UTF-8 into words, strings (B, None)."""
         return self.with_places(texts)[0]
 
-    def with_places(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Return the words, and the index of the first character and after the last of each in its text, (B, None)."""
+    def with_places(
+        self, texts: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
+        """Return the words, the index of the first character and after the last of each in its text, (B, None).
+
+        The last value is the index of each character of all words, (N,).
+        """
         ragged, codes, rows, isolated, classes, places = self._normalized(texts)
         space = classes & _SPACE > 0
         isolated |= classes & _PUNCTUATION > 0
@@ -82,6 +87,7 @@ class BertWords:
             words,
             words.with_values(tf.boolean_mask(places, starts)),
             words.with_values(tf.boolean_mask(places, ends) + 1),
+            places,
         )
 
     def normalize(self, texts: tf.Tensor) -> tf.Tensor:

@@ -16,7 +16,7 @@ from keras_transformer.text.tokenizers.vocabulary import (
     text_settings,
     without_defaults,
 )
-from keras_transformer.text.tokenizers.words import PlacedWords
+from keras_transformer.text.tokenizers.words import SPACES, PlacedWords
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.corpus import Texts
 from keras_transformer_options.arguments import check, check_not_negative, check_one_of
@@ -233,13 +233,35 @@ class BytePairTokenizer(PairTokenizer):
         def length_without(pattern: str) -> tf.Tensor:
             return tf.strings.length(tf.strings.regex_replace(strings, pattern, ""), "UTF8_CHAR")
 
+        sources = tf.ragged.range(ends - tf.strings.length(strings, "UTF8_CHAR") - first, ends - first).values
         ends -= first
         starts_of_words = ends - length_without(rf"\A{WHITE_SPACE}+")
         ends = tf.maximum(
             starts_of_words,
             ends - tf.strings.length(strings, "UTF8_CHAR") + length_without(rf"{WHITE_SPACE}+\z"),
         )
-        return PlacedWords(words, words.with_values(starts_of_words), words.with_values(ends))
+        return PlacedWords(words, words.with_values(starts_of_words), words.with_values(ends), sources)
+
+    def _places_of_pieces(self, words: tf.Tensor, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        codes = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8), tf.int32)
+        length = tf.strings.length(tf.gather(self._contents, ids.values))  # in bytes
+        # Bytes without a piece belong to no token.
+        size = tf.strings.length(words)
+        is_complete = size == tf.reduce_sum(ids.with_values(length), axis=1)
+        known = tf.repeat(is_complete, size) | (tf.gather(self._byte_ids, codes) >= 0)
+        character = tf.cumsum(tf.cast(codes & 0xC0 != 0x80, tf.int32)) - 1  # of each byte
+        character = tf.boolean_mask(character, known)
+        end = tf.cumsum(length)
+        start, end = tf.gather(character, end - length), tf.gather(character, end - 1) + 1
+        # Without white space around them.
+        is_space = tf.reduce_any(
+            tf.strings.unicode_decode(words, "UTF-8").values[:, None] == tf.constant(SPACES), axis=1
+        )
+        others = tf.cast(tf.where(~is_space)[:, 0], tf.int32)
+        padded = tf.concat([others, [tf.size(is_space)]], axis=0)
+        start = tf.minimum(tf.gather(padded, tf.searchsorted(others, start)), end)
+        before = tf.concat([[-1], others], axis=0)
+        return start, tf.maximum(start, tf.gather(before, tf.searchsorted(others, end)) + 1)
 
     def _split(self, words: tf.Tensor, dropout: MergeDropout | None = None) -> tf.RaggedTensor:
         if dropout is not None or not self._settings.get("ignore_merges"):

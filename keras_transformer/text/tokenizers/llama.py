@@ -118,6 +118,9 @@ class LlamaTokenizer(PairTokenizer):
     def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
         return super(WordTokenizer, self)._tokenize_words(texts)  # a word of `_words_of` may be long
 
+    def _tokenize_each(self, texts: tf.Tensor) -> TokenizedWords:
+        return super(WordTokenizer, self)._tokenize_each(texts)
+
     def _words_of(self, texts: tf.Tensor, starts: tf.Tensor) -> tf.RaggedTensor:
         scheme = self._settings["prepend_scheme"]
         if scheme in ("first", "always"):

@@ -11,6 +11,7 @@ from keras_transformer.text.tokenizers import hugging_face
 from keras_transformer.text.tokenizers.pair_merging import MergeDropout
 from keras_transformer.text.tokenizers.subword import PairTokenizer, character_ids
 from keras_transformer.text.tokenizers.vocabulary import without_defaults
+from keras_transformer.text.tokenizers.words import places_of_pieces
 from keras_transformer.text.training import pair_merges
 from keras_transformer.text.training.corpus import Texts
 from keras_transformer_options.arguments import check_not_negative
@@ -129,6 +130,12 @@ class OpenAIGPTTokenizer(PairTokenizer):
         last = places != shifted(places, -1, -1)
         symbols = tf.where(last, self._last(codes), self._inside(codes))
         return self._merger(symbols, places, tf.size(words), dropout)
+
+    def _places_of_pieces(self, words: tf.Tensor, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return places_of_pieces(words, ids, self._piece_lengths, -1)  # each unknown token is one character
+
+    def _num_characters(self, piece: str) -> int:
+        return 1 if piece == self._settings["special_tokens"]["unknown"] else len(piece.removesuffix(_END))
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(ids.with_values(tf.gather(self._contents, ids.values)), axis=-1)

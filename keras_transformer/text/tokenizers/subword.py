@@ -1,6 +1,7 @@
 """Base classes of tokenizers that split texts into words, and words into pieces of a vocabulary."""
 
 import abc
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -57,7 +58,8 @@ class WordTokenizer(VocabularyTokenizer):
         super().__init__(pieces, settings, needs_unknown=needs_unknown)
         self._compiled = Compiled(super()._tokenize)
         self._compiled_with_specials = Compiled(super()._tokenize_with_specials)
-        self._compiled_words = Compiled(self._words_of_texts)
+        self._compiled_words = Compiled(functools.partial(self._words_of_texts, each_token=False))
+        self._compiled_tokens = Compiled(functools.partial(self._words_of_texts, each_token=True))
 
     @abc.abstractmethod
     def _split(self, words: tf.Tensor) -> tf.RaggedTensor:
@@ -133,14 +135,19 @@ class WordTokenizer(VocabularyTokenizer):
     def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
         return self._compiled_words(texts)
 
-    def _words_of_texts(self, texts: tf.Tensor) -> TokenizedWords:
+    def _tokenize_each(self, texts: tf.Tensor) -> TokenizedWords:
+        return self._compiled_tokens(texts)
+
+    def _words_of_texts(self, texts: tf.Tensor, each_token: bool) -> TokenizedWords:
         stages = self._tokens_in_text(special_tokens=False)
-        return words_around(
-            texts,
-            stages,
-            self._normalize_with_sources,
-            lambda texts, starts: TokenizedWords.of(self._places_of(texts, starts), self._split),
-        )
+
+        def tokenize(texts: tf.Tensor, starts: tf.Tensor) -> TokenizedWords:
+            words = self._places_of(texts, starts)
+            if each_token:
+                return TokenizedWords.of_tokens(words, self._split, self._places_of_pieces)
+            return TokenizedWords.of(words, self._split)
+
+        return words_around(texts, stages, self._normalize_with_sources, tokenize)
 
     def _normalize_with_sources(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
         """Normalise strings (P,), and return the index of the original of each character (P, N) if any changes."""

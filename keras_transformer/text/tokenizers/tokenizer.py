@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_transformer.text.tokenizers import folders
 from keras_transformer.text.tokenizers.strings import to_string_tensor
 from keras_transformer.text.tokenizers.tokens_in_text import tokenize_around
-from keras_transformer.text.tokenizers.words import TokenizedWords, white_space_words
+from keras_transformer.text.tokenizers.words import TokenizedWords, places_of_pieces, white_space_words
 from keras_transformer_options.arguments import check_fraction
 from keras_transformer_serving.text.tokenizer import tokens_in_text
 
@@ -154,7 +154,7 @@ class Tokenizer(tf.Module, abc.ABC):
             ids = self._tokenize_with_specials(flat) if special_tokens else self._tokenize(flat)
             return ids.values if strings.shape.rank == 0 else ids
 
-    def tokenize_words(self, texts: Any) -> TokenizedWords:
+    def tokenize_words(self, texts: Any, each_token: bool = False) -> TokenizedWords:
         """Convert the words of texts to ids, and find the words in the text.
 
         Byte-level BPE and WordPiece have the words of their pre-tokenizer, in which punctuation and, for WordPiece,
@@ -163,6 +163,9 @@ class Tokenizer(tf.Module, abc.ABC):
 
         Args:
             texts: a list of B str, or a string tensor (B,).
+            each_token: whether each token is a word of its own. A token that is a part of a character has the place of
+                the character, and a space before a word that of the word's first. Where normalisation changes the
+                number of characters of a word, its tokens have the place of the word.
 
         Returns:
             The ids of each word, int32 (B, W, None), and its start and end in its text, int32 (B, W), all ragged.
@@ -172,19 +175,32 @@ class Tokenizer(tf.Module, abc.ABC):
             [[4, 8]]
         """
         with tf.device("CPU"):
-            return self._tokenize_words(to_string_tensor(texts))
+            tokenize = self._tokenize_each if each_token else self._tokenize_words
+            return tokenize(to_string_tensor(texts))
 
     def _tokenize_words(self, texts: tf.Tensor) -> TokenizedWords:
         return TokenizedWords.around_punctuation(
             white_space_words(texts), self._tokenize, self._piece_lengths
         )
 
+    def _tokenize_each(self, texts: tf.Tensor) -> TokenizedWords:
+        """Return each token of texts as a word of its own."""
+        return TokenizedWords.of_tokens(white_space_words(texts), self._tokenize, self._places_of_pieces)
+
+    def _places_of_pieces(self, words: tf.Tensor, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the places of the tokens of words (W,) from their ids; see `TokenizedWords.of_tokens`."""
+        return places_of_pieces(words, ids, self._piece_lengths, self.unknown_id)
+
     @functools.cached_property
     def _piece_lengths(self) -> tf.Tensor:
         """The number of characters of each piece without spaces, int32 (V,)."""
         pieces = map(self._id_to_piece, range(self.vocabulary_size))
         with tf.init_scope(), tf.device("CPU"):
-            return tf.constant([len(piece.replace(_SPACE, "")) for piece in pieces], tf.int32)
+            return tf.constant([*map(self._num_characters, pieces)], tf.int32)
+
+    def _num_characters(self, piece: str) -> int:
+        """Return the number of characters of a piece without spaces."""
+        return len(piece.replace(_SPACE, ""))
 
     def sample(self, texts: Any, rate: float, seed: Any) -> tf.RaggedTensor:
         """Convert texts to the ids of random segmentations, which decode to the same texts.

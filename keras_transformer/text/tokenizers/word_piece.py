@@ -261,6 +261,9 @@ class WordPieceTokenizer(WordTokenizer):
             [known, tf.RaggedTensor.from_row_lengths(unknown, tf.cast(too_long, tf.int64))], axis=1
         )
 
+    def _num_characters(self, piece: str) -> int:
+        return len(piece.removeprefix(_CONTINUES))
+
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         first = tf.concat([tf.ones_like(ids[:, :1]), tf.zeros_like(ids[:, 1:])], axis=1).values == 1
         texts = tf.where(

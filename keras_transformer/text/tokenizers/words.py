@@ -9,7 +9,7 @@ from keras_transformer.text.pretokenizers.characters import cut, row_starts, shi
 from keras_transformer.text.tokenizers.tokens_in_text import Parts, split_around
 from keras_transformer_serving.text.tokenizer import PUNCTUATION, TokensInText
 
-_SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # the last one is U+3000
+SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # the last one is U+3000
 
 
 class PlacedWords(NamedTuple):
@@ -19,11 +19,13 @@ class PlacedWords(NamedTuple):
         words: strings, ragged (B, W).
         starts: the index of the first character of each word in its text, int32, ragged (B, W).
         ends: the index after its last character, likewise.
+        sources: the index in its text of each character of `words`, of all words, int32 (N,); −1 for an added space.
     """
 
     words: tf.RaggedTensor
     starts: tf.RaggedTensor
     ends: tf.RaggedTensor
+    sources: tf.Tensor
 
 
 class TokenizedWords(NamedTuple):
@@ -44,6 +46,31 @@ class TokenizedWords(NamedTuple):
         """Tokenise each distinct word once, by a function of strings (W,) to int32 ids (W, None)."""
         distinct, places = tf.unique(words.words.values)
         return cls(words.words.with_values(tf.gather(tokenize(distinct), places)), words.starts, words.ends)
+
+    @classmethod
+    def of_tokens(
+        cls,
+        words: PlacedWords,
+        tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
+        places: Callable[[tf.Tensor, tf.RaggedTensor], tuple[tf.Tensor, tf.Tensor]],
+    ) -> "TokenizedWords":
+        """Tokenise each distinct word once, and return each token as a word of its own.
+
+        Args:
+            words: the words.
+            tokenize: a function of strings (W,) to int32 ids (W, None).
+            places: a function of strings (W,) and their ids to the first character of each of all their tokens, and the
+                one after the last, both int32 (T,) and counted from the first character of the first string.
+        """
+        ids = cls.of(words, tokenize).ids  # (B, W, None)
+        starts, ends = places(words.words.values, ids.values)
+        # A token of white space has no characters, and is at the end of the one before.
+        after = tf.gather(words.sources, ends - 1) + 1
+        first = tf.gather(words.sources, tf.minimum(starts, ends - 1))
+        starts, ends = tf.maximum(tf.where(ends > starts, first, after), 0), tf.maximum(after, 0)
+        of_texts = ids.merge_dims(1, 2)
+        each = tf.RaggedTensor.from_row_lengths(of_texts.values, tf.ones_like(of_texts.values, tf.int64))
+        return cls(*map(of_texts.with_values, (each, starts, ends)))
 
     @classmethod
     def around_punctuation(
@@ -143,7 +170,7 @@ def white_space_words(texts: tf.Tensor) -> PlacedWords:
     codes = tf.strings.unicode_decode(texts, "UTF-8")  # (B, None)
     rows = codes.value_rowids()
     place = tf.cast(tf.range(tf.size(rows, tf.int64)) - tf.gather(codes.row_starts(), rows), tf.int32)
-    space = tf.reduce_any(codes.values[:, None] == tf.constant(_SPACES), axis=1)
+    space = tf.reduce_any(codes.values[:, None] == tf.constant(SPACES), axis=1)
     new_row = row_starts(rows)
     starts = ~space & (new_row | shifted(space, 1, True))
     ends = ~space & (shifted(new_row, -1, True) | shifted(space, -1, True))
@@ -153,7 +180,37 @@ def white_space_words(texts: tf.Tensor) -> PlacedWords:
         words,
         words.with_values(tf.boolean_mask(place, starts)),
         words.with_values(tf.boolean_mask(place, ends) + 1),
+        tf.boolean_mask(place, ~space),
     )
+
+
+def places_of_pieces(
+    words: tf.Tensor, ids: tf.RaggedTensor, lengths: tf.Tensor, unknown_id: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the places of the tokens of words by the number of characters of each piece; see `of_tokens`.
+
+    An unknown token has one character; the only one of a word has all that are of no other token. Where the pieces do
+    not have the word's number of characters, as after normalisation, each has the place of the word.
+
+    Args:
+        words: strings (W,).
+        ids: their ids, ragged (W, None).
+        lengths: the number of characters of the piece of each id, int32 (V,).
+        unknown_id: the id of unknown characters.
+    """
+    size, rows = tf.strings.length(words, unit="UTF8_CHAR"), ids.value_rowids()
+    is_unknown = ids.values == unknown_id
+    length = tf.where(is_unknown, 1, tf.gather(lengths, ids.values))
+    missing = size - tf.reduce_sum(ids.with_values(length), axis=1)
+    takes_rest = (tf.reduce_sum(ids.with_values(tf.cast(is_unknown, tf.int32)), axis=1) == 1) & (missing > 0)
+    length += tf.where(is_unknown & tf.gather(takes_rest, rows), tf.gather(missing, rows), 0)
+    start = tf.cumsum(length, exclusive=True)
+    start -= tf.gather(start, tf.gather(ids.row_starts(), rows))  # in the word
+    is_exact = tf.gather(takes_rest | (missing == 0), rows)
+    end = tf.where(is_exact, start + tf.maximum(length, 1), tf.gather(size, rows))
+    start = tf.where(is_exact, start, 0)
+    first = tf.gather(tf.cumsum(size, exclusive=True), rows)
+    return first + start, first + end
 
 
 def _punctuation_around(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

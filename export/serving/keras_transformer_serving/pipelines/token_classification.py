@@ -18,7 +18,7 @@ from keras_transformer_serving.pipelines.texts import (
 from keras_transformer_serving.tasks import Row, Tensor
 from keras_transformer_serving.text.tokenizer import Word
 
-FIRST, AVERAGE, MAX = AGGREGATIONS = ("first", "average", "max")
+SIMPLE, FIRST, AVERAGE, MAX = AGGREGATIONS = ("simple", "first", "average", "max")
 OUTSIDE = "O"  # the label of words that are in no entity
 
 
@@ -104,8 +104,14 @@ class TokenClassification(TokenClassificationTask, TextPipeline):
     def preprocess(self, *texts: str, truncate: Truncate = None) -> tuple[Windows, "_TextWithWords"]:
         """Convert a text to windows of ids, and the text and its words."""
         words, ids = list[tuple[Word, int]](), list[int]()
-        for word in self._tokenize_words(texts[0]):
-            if word.ids and word.end > word.start:
+        of_tokens = self.config.get("aggregation") == SIMPLE
+        found = (
+            self.tokenizer.tokenize_words(texts[0], each_token=True)
+            if of_tokens
+            else self._tokenize_words(texts[0])
+        )
+        for word in found:
+            if word.ids and (of_tokens or word.end > word.start):
                 words.append((word, len(ids)))
             ids += word.ids
         windows = self._windows(ids, "text", truncate)
@@ -148,7 +154,10 @@ _Tagged = tuple[Any, float, int, int]  # the label, its probability, the start a
 
 
 def _entities(tagged: Sequence[_Tagged]) -> Iterator[_Tagged]:
-    """Join adjacent words of one tag, unless a label begins another entity; words in no entity are omitted."""
+    """Join adjacent words of one tag, unless a label begins another entity; words in no entity are omitted.
+
+    A token of white space counts as a word, but an entity has no place there.
+    """
     entities: list[tuple[Any, list[_Tagged]]] = []
     for word in tagged:
         tag, begins = tag_of(word[0])
@@ -156,13 +165,10 @@ def _entities(tagged: Sequence[_Tagged]) -> Iterator[_Tagged]:
             entities.append((tag, []))
         entities[-1][1].append(word)
     for tag, words in entities:
-        if tag != OUTSIDE:
-            yield (
-                tag,
-                float(np.mean([probability for _, probability, *_ in words])),
-                words[0][2],
-                words[-1][3],
-            )
+        places = [(start, end) for *_, start, end in words if end > start]
+        if tag != OUTSIDE and places:
+            probability = float(np.mean([probability for _, probability, *_ in words]))
+            yield tag, probability, min(places)[0], max(end for _, end in places)
 
 
 def _deepest(windows: Windows, token: int) -> tuple[int, int]:

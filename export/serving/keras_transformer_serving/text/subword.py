@@ -4,7 +4,7 @@ import functools
 import itertools
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving.text.steps import cleaned_text, decoded_pieces
@@ -51,18 +51,21 @@ class _LibraryTokenizer(VocabularyTokenizer):
 class _WordTokenizer(_LibraryTokenizer):
     """Base class of tokenizers whose library splits texts into words."""
 
-    def tokenize_words(self, text: str) -> list[Word]:
+    def tokenize_words(self, text: str, each_token: bool = False) -> list[Word]:
         """Return the words of a text; see `Tokenizer`."""
-        return [word.trimmed(text) for word in self._words(text, self._tokens_in_text[False])]
+        cut = self._cut_tokens if each_token else self._cut_words
+        return [word.trimmed(text) for word in self._words(text, self._tokens_in_text[False], cut)]
 
-    def _words(self, text: str, stages: Sequence[TokensInText]) -> Iterator[Word]:
-        """Yield the words of a part of a text, by the tokens that remain to be recognised."""
+    def _words(
+        self, text: str, stages: Sequence[TokensInText], cut: Callable[[str], Iterator[Word]]
+    ) -> Iterator[Word]:
+        """Yield the words of a part of a text, by the tokens that remain to be recognised, and `cut` after them."""
         for part, start, end in stages[0].places(text):
             if isinstance(part, int):
                 yield Word([part], start, end)
             elif part:
                 normal = self._normalize(part) if len(stages) == NUM_STAGES else part
-                words = self._words(normal, stages[1:]) if stages[1:] else self._cut_words(normal)
+                words = self._words(normal, stages[1:], cut) if stages[1:] else cut(normal)
                 if normal != part:
                     words = self._at_sources(words, part, normal)
                 yield from (Word(ids, start + first, start + last) for ids, first, last in words)
@@ -74,6 +77,12 @@ class _WordTokenizer(_LibraryTokenizer):
         for _, group in itertools.groupby(tokens, key=lambda token: token[0]):
             _, ids, places = zip(*group, strict=True)
             yield Word([*ids], min(start for start, _ in places), max(end for _, end in places))
+
+    def _cut_tokens(self, text: str) -> Iterator[Word]:
+        """Yield the tokens of a normalised text without tokens to recognise."""
+        encoding = self._library.encode(text, add_special_tokens=False)
+        for id_, place in zip(encoding.ids, encoding.offsets, strict=True):
+            yield Word([id_], *place)
 
     def _at_sources(self, words: Iterable[Word], text: str, normal: str) -> Iterator[Word]:
         """Yield the words of a normalised text at their places in the text."""
@@ -111,6 +120,10 @@ class BytePairTokenizer(_WordTokenizer):
 
     def _cut_words(self, text: str) -> Iterator[Word]:
         # The places of words, not of tokens: bytes without a piece belong to no token.
+        return (Word(ids, start, end) for ids, _, start, end in self._byte_words(text))
+
+    def _byte_words(self, text: str) -> Iterator[tuple[list[int], str, int, int]]:
+        """Yield the ids of each word, its byte characters, its start and its end."""
         encoding = self._library.encode(text, add_special_tokens=False)
         words = self._library.pre_tokenizer.pre_tokenize_str(text)
         tokens = zip(encoding.word_ids, encoding.ids, strict=True)
@@ -118,7 +131,19 @@ class BytePairTokenizer(_WordTokenizer):
             string, (start, end) = words[word]
             # A prefix space before other white space is a word without characters of the text.
             is_prefix = start == 0 and string == BYTE_CHARACTERS[ord(" ")] and not text.startswith(" ")
-            yield Word([id_ for _, id_ in group], start, start if is_prefix else end)
+            yield [id_ for _, id_ in group], string, start, start if is_prefix else end
+
+    def _cut_tokens(self, text: str) -> Iterator[Word]:
+        for ids, string, _, end in self._byte_words(text):
+            written = byte_level_content(string).decode()
+            before = end - len(written)  # -1 if a prefix space was added
+            places = [before + place for place, each in enumerate(written) for _ in each.encode()]
+            lengths = [len(self._contents[id_]) for id_ in ids]
+            if sum(lengths) < len(places):  # bytes without a piece belong to no token
+                places = [place for place, byte in zip(places, string, strict=True) if byte in self._ids]
+            lasts = itertools.accumulate(lengths)
+            for id_, length, last in zip(ids, lengths, lasts, strict=True):
+                yield Word([id_], max(places[last - length], 0), places[last - 1] + 1)
 
     def _sources(self, text: str, normal: str) -> Iterator[int]:
         # Both decompose to the same characters, up to the order of marks.

@@ -237,7 +237,7 @@ class Tokenizer(abc.ABC):
         """
         return self._tokenize(text, True, self._tokens_in_text[special_tokens])
 
-    def tokenize_words(self, text: str) -> list[Word]:
+    def tokenize_words(self, text: str, each_token: bool = False) -> list[Word]:
         """Return the words of a text, which have its ids.
 
         Byte-level BPE and WordPiece have the words of their pre-tokenizer; those of other tokenizers are delimited by
@@ -245,9 +245,26 @@ class Tokenizer(abc.ABC):
 
         Args:
             text: the text, without lone surrogates.
+            each_token: whether each token is a word of its own. A token that is a part of a character has the place of
+                the character, and a space before a word that of the word's first. Where normalisation changes the
+                number of characters of a word, its tokens have the place of the word.
         """
-        words = self.tokenize_white_space_words(text)
-        return [part for word in words for part in self._around_punctuation(word, text)]
+        split = self._into_tokens if each_token else self._around_punctuation
+        return [part for word in self.tokenize_white_space_words(text) for part in split(word, text)]
+
+    def _into_tokens(self, word: Word, text: str) -> Iterator[Word]:
+        """Split a word of a text into its tokens, by the number of characters of each piece."""
+        lengths = [1 if id_ == self.unknown_id else self._num_characters(id_) for id_ in word.ids]
+        missing = word.end - word.start - sum(lengths)
+        if missing > 0 and word.ids.count(self.unknown_id) == 1:  # which has these characters, too
+            lengths[word.ids.index(self.unknown_id)], missing = missing + 1, 0
+        ends = itertools.accumulate(lengths, initial=word.start)
+        for id_, (start, end) in zip(word.ids, itertools.pairwise(ends), strict=True):
+            yield Word([id_], word.start, word.end) if missing else Word([id_], start, max(end, start + 1))
+
+    def _num_characters(self, id_: int) -> int:
+        """Return the number of characters of the piece of an id, without spaces."""
+        return len(self.pieces[id_].replace(_SPACE, ""))
 
     def _around_punctuation(self, word: Word, text: str) -> Iterator[Word]:
         """Split a word of a text around its pieces of punctuation.
@@ -256,8 +273,7 @@ class Tokenizer(abc.ABC):
         and trailing punctuation are known.
         """
         written = text[word.start : word.end]
-        lengths = (len(self.pieces[id_].replace(_SPACE, "")) for id_ in word.ids)
-        ends = [*itertools.accumulate(lengths, initial=0)]
+        ends = [*itertools.accumulate(map(self._num_characters, word.ids), initial=0)]
         missing = len(written) - ends[-1]
         leading = _PUNCTUATION.match(written)
         before, after = leading.end() if leading else 0, len(_TRAILING_PUNCTUATION.sub("", written))
