@@ -8,6 +8,7 @@ import collections
 import contextlib
 import gc
 import itertools
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -193,13 +194,18 @@ def run(
     return answers
 
 
+_COLLECTION = threading.Lock()
+
+
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
     """Pause garbage collection, which thousands of waiting rows would start, and which reads all of Keras' objects."""
-    is_enabled = gc.isenabled()
-    gc.disable()
+    with _COLLECTION:  # of two threads, the one that disables it enables it again
+        is_enabled = gc.isenabled()
+        gc.disable()
     try:
         yield
     finally:
         if is_enabled:
-            gc.enable()
+            with _COLLECTION:
+                gc.enable()

@@ -1,10 +1,13 @@
 """Rows as steps: their jobs are computed together, and a row that fails fails alone."""
 
+import concurrent.futures
 import gc
+import time
 import types
 
 import pytest
 
+from keras_transformer_serving import jobs
 from keras_transformer_serving.jobs import advance, compute, gather, run, run_one
 from keras_transformer_serving.pipelines.errors import InvalidInputError, RowErrors
 
@@ -89,3 +92,30 @@ def test_preparing_rows_starts_no_garbage_collection():
     assert run({index: prepared() for index in range(8)}, LOCAL, engine([]), 4, RowErrors())[7] == 2
     assert not any(found)
     assert gc.isenabled()
+
+
+def test_two_calls_at_the_same_time_leave_garbage_collection_as_it_was(monkeypatch):
+    class Collector:
+        enabled = True
+
+        def isenabled(self):
+            was_enabled = self.enabled
+            time.sleep(0.05)  # the other call goes on
+            return was_enabled
+
+        def enable(self):
+            self.enabled = True
+
+        def disable(self):
+            self.enabled = False
+
+    def call(seconds):
+        time.sleep(seconds)
+        with jobs._without_collections():
+            time.sleep(0.02)
+
+    collector = Collector()
+    monkeypatch.setattr(jobs, "gc", collector)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        [*pool.map(call, [0, 0.06])]
+    assert collector.enabled
