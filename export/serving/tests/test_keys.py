@@ -122,7 +122,7 @@ def test_pages_of_listed_origins_may_send_requests(exports):
         _, headers, _ = await call(app, "GET", "/v1/models", headers=[("Origin", "https://a.example")])
         assert headers["access-control-allow-origin"] == "https://a.example"
 
-    for origin in ("https://a.example", " https://A.example/"):
+    for origin in ("https://a.example", " https://A.example/", "https://a.example:443"):
         run(exports, test, cors_origins=[origin])
     for wrong in ("a.example", "https://a.example/page", "", "https://a.example?b"):
         with pytest.raises(ValueError, match="`cors_origins` must be of the form"):

@@ -162,13 +162,14 @@ def create_app(
 
 
 def _origin(text: str) -> str:
-    """Return an origin as browsers write it, without a final slash."""
+    """Return an origin as browsers write it, without a final slash and the port that its scheme has by default."""
     parts = urllib.parse.urlsplit(text.strip())
     if text.strip() == "*":
         return "*"
     if not (parts.scheme and parts.netloc) or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"`cors_origins` must be of the form https://example.com, or *. Received: {text}")
-    return f"{parts.scheme}://{parts.netloc}".lower()
+    default = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(default)}".lower()
 
 
 def _api(api: str | Api) -> Api:
