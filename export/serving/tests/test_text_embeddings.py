@@ -283,3 +283,9 @@ def test_the_server_describes_itself(exports):
         assert [status for status, _ in await asyncio.gather(*together)] == [200] * len(TEXTS)
 
     run(exports, test, "embedder")
+
+    async def test_several(app):
+        _, found = await json_call(app, "GET", "/info?model=normalizing")
+        assert (found["model_id"], found["served_model_name"]) == ("normalizing", "normalizing")
+
+    run(exports, test_several, "embedder", "normalizing")

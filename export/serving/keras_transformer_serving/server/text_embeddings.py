@@ -464,7 +464,7 @@ async def _info(server: Server, request: Request) -> Response:
         max_length = config["max_length"] or limits.max_characters
         return json_response(
             {
-                "model_id": " ".join(names),
+                "model_id": name,
                 "served_model_name": name,
                 "model_dtype": loaded.precision,
                 "model_type": _type_of(loaded.pipeline),
