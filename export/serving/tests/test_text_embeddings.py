@@ -285,7 +285,7 @@ def test_the_server_describes_itself(exports):
     run(exports, test, "embedder")
 
     async def test_several(app):
-        _, found = await json_call(app, "GET", "/info?model=normalizing")
-        assert (found["model_id"], found["served_model_name"]) == ("normalizing", "normalizing")
+        _, found = await json_call(app, "GET", "/info")
+        assert (found["model_id"], found["served_model_name"]) == ("embedder", "embedder")
 
     run(exports, test_several, "embedder", "normalizing")
