@@ -1,13 +1,14 @@
-"""Generation by a decoder-only model of SmolLM2-135M's shape at batch 1, beside llama.cpp.
+"""Generation by a decoder-only model of SmolLM2-135M's shape, beside llama.cpp and CTranslate2.
 
 30 blocks, D 576, 9 heads and 3 of keys and values, hidden size 1,536, vocabulary 49,152, random weights: milliseconds
-for each further token after a prompt of 32, by ONNX Runtime in float32, int8 and int4, and by llama.cpp in F32, Q8_0
-and Q4_0 (with the embeddings, which are also the output matrix, in Q8_0, as ours are in 8 bits), on 1 and 2 threads.
+for a further token of each row after prompts of 32 or 512, in batches of 1, 8 and 32, by ONNX Runtime in float32, int8
+and int4, by llama.cpp in F32, Q8_0 and Q4_0 (with the embeddings, which are also the output matrix, in Q8_0, as ours
+are in 8 bits), and by CTranslate2 in float32 and int8.
 
-    .venv/bin/python benchmarks/decoder_only.py --llama FOLDER     # about 10 minutes; --quick tries it
+    .venv-bench/bin/python benchmarks/decoder_only.py --llama FOLDER     # --quick tries it, --cases some of them
 
 FOLDER is the site-packages folder of an environment of the same Python version with `llama-cpp-python` and `gguf`.
-Without it only this package is measured. Measure where nothing else runs: every step reads all weights.
+Without it llama.cpp is left out. Measure where nothing else runs: every step reads all weights.
 """
 
 import argparse
@@ -25,12 +26,20 @@ import runner
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 SHAPE = {"num_layers": 30, "num_heads": 9, "model_dim": 576, "hidden_dim": 1536, "num_kv_heads": 3}
-VOCABULARY, EPSILON, WAVELENGTH, LENGTH = 49152, 1e-5, 100_000, 512
-PROMPT, TOKENS = 32, 64
+VOCABULARY, EPSILON, WAVELENGTH, LENGTH = 49152, 1e-5, 100_000, 640
+TOKENS = 64
 PRECISIONS = ("float32", "int8", "int4")
 FORMATS = ("F32", "Q8_0", "Q4_0")
 GRAPHS = {f"ours, ONNX {precision}": precision for precision in PRECISIONS}
 PEERS = {f"llama.cpp {name}": name for name in FORMATS}
+CTRANSLATE2 = {f"CTranslate2 {precision}": precision for precision in ("float32", "int8")}
+CASES = {
+    "1 thread": {"threads": 1, "batch_size": 1, "prompt": 32},
+    "2 threads": {"threads": 2, "batch_size": 1, "prompt": 32},
+    "batch 8": {"threads": 1, "batch_size": 8, "prompt": 32},
+    "batch 32": {"threads": 1, "batch_size": 32, "prompt": 32},
+    "prompt 512": {"threads": 1, "batch_size": 1, "prompt": 512},
+}
 
 Generate = Callable[[np.ndarray, int], np.ndarray]
 
@@ -64,10 +73,33 @@ def setup(folder: pathlib.Path, options: argparse.Namespace) -> None:
     for precision in PRECISIONS:
         converted = precisions.CONVERTERS[precision](graph) if precision in precisions.CONVERTERS else graph
         conversion.save(converted, {}, folder / f"{precision}.onnx")
+    for precision in CTRANSLATE2.values():
+        write_ctranslate2(model, folder / f"ctranslate2_{precision}", precision)
     if options.llama:
         sys.path.append(str(options.llama))
         for name in FORMATS:
             write_gguf(model, folder / f"{name}.gguf", name)
+
+
+def write_ctranslate2(model: Any, folder: pathlib.Path, precision: str) -> None:
+    """Write the weights for CTranslate2."""
+    from keras_transformer.export.to_ctranslate2.families import SPECIFICATIONS
+    from keras_transformer.export.to_ctranslate2.weights import Weights
+
+    weights = Weights()
+    spec = SPECIFICATIONS[type(model)](model, weights, LENGTH)
+    spec.register_vocabulary([piece(id_) for id_ in range(VOCABULARY)])
+    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = piece(0)
+    spec.config.layer_norm_epsilon = weights.epsilon()
+    spec.validate()
+    spec.optimize(None if precision == "float32" else precision)
+    folder.mkdir()
+    spec.save(str(folder))
+
+
+def piece(id_: int) -> str:
+    """Return the token of an id in CTranslate2's vocabulary."""
+    return f"<{id_}>"
 
 
 def write_gguf(model: Any, path: pathlib.Path, name: str) -> None:
@@ -132,32 +164,67 @@ def graph(precision: str, threads: int, context: runner.Context) -> Generate:
     session = onnxruntime.InferenceSession(context.folder / f"{precision}.onnx", settings)
 
     def generate(ids: np.ndarray, tokens: int) -> np.ndarray:
-        (found,) = session.run(["ids"], {"input_ids": ids, "max_new_tokens": np.array([tokens], "int32")})
-        return found[:, :tokens]
+        limits = np.full(len(ids), tokens, "int32")
+        (found,) = session.run(["ids"], {"input_ids": ids, "max_new_tokens": limits})
+        return found[:, 0, :tokens]
+
+    return generate
+
+
+def ctranslate2_model(precision: str, threads: int, context: runner.Context) -> Generate:
+    """Return generation by CTranslate2."""
+    import ctranslate2
+
+    folder = context.folder / f"ctranslate2_{precision}"
+    model = ctranslate2.Generator(str(folder), intra_threads=threads, compute_type=precision)
+
+    def generate(ids: np.ndarray, tokens: int) -> np.ndarray:
+        found = model.generate_batch(
+            [[*map(piece, row)] for row in ids.tolist()],
+            max_length=tokens,
+            min_length=tokens,
+            include_prompt_in_result=False,
+        )
+        return np.array([row.sequences_ids[0] for row in found])
 
     return generate
 
 
 def llama_cpp(name: str, threads: int, context: runner.Context) -> Generate:
-    """Return generation by llama.cpp."""
+    """Return generation by llama.cpp, in which each row is a sequence of one context."""
     sys.path.append(str(context.options.llama))
-    import llama_cpp
+    import llama_cpp as library
 
-    model = llama_cpp.Llama(
-        str(context.folder / f"{name}.gguf"), n_ctx=LENGTH, n_threads=threads, n_threads_batch=threads,
-        verbose=False,
-    )  # fmt: skip
+    rows = 32
+    library.llama_backend_init()
+    loaded = library.llama_model_load_from_file(
+        str(context.folder / f"{name}.gguf").encode(), library.llama_model_default_params()
+    )
+    settings = library.llama_context_default_params()
+    settings.n_ctx, settings.n_batch, settings.n_seq_max = LENGTH * rows, LENGTH * rows, rows
+    settings.n_threads = settings.n_threads_batch = threads
+    model = library.llama_init_from_model(loaded, settings)
+    batch = library.llama_batch_init(LENGTH * rows, 0, 1)
+
+    def step(ids: np.ndarray, start: int) -> np.ndarray:
+        """Read ids (B, T) at the positions from `start` on, and return the next ones (B,)."""
+        count, length = ids.shape
+        batch.n_tokens = count * length
+        for place, (row, column) in enumerate(np.ndindex(count, length)):
+            batch.token[place], batch.pos[place] = int(ids[row, column]), start + column
+            batch.n_seq_id[place], batch.seq_id[place][0] = 1, row
+            batch.logits[place] = column + 1 == length
+        if library.llama_decode(model, batch):
+            raise RuntimeError("llama.cpp does not read the tokens")
+        last = [library.llama_get_logits_ith(model, (row + 1) * length - 1) for row in range(count)]
+        return np.array([np.ctypeslib.as_array(each, (VOCABULARY,)).argmax() for each in last])
 
     def generate(ids: np.ndarray, tokens: int) -> np.ndarray:
-        model.reset()
-        model.eval(ids[0].tolist())
-        found = []
-        for number in range(tokens):
-            logits = llama_cpp.llama_get_logits_ith(model.ctx, -1)
-            found.append(int(np.ctypeslib.as_array(logits, (VOCABULARY,)).argmax()))
-            if number + 1 < tokens:
-                model.eval(found[-1:])
-        return np.array([found])
+        library.llama_memory_clear(library.llama_get_memory(model), True)
+        found = [step(ids, 0)]
+        for number in range(1, tokens):
+            found.append(step(found[-1][:, None], ids.shape[1] + number - 1))
+        return np.stack(found, axis=1)
 
     return generate
 
@@ -165,7 +232,11 @@ def llama_cpp(name: str, threads: int, context: runner.Context) -> Generate:
 def prepare(case: dict[str, Any], context: runner.Context, build: Callable[..., Generate]) -> runner.Run:
     """Prepare a request for all tokens, and one for the first token only."""
     generate = build(threads=case["threads"], context=context)
-    ids = np.random.default_rng(0).integers(1, VOCABULARY, (1, PROMPT)).astype("int32")
+    shape = (case["batch_size"], case["prompt"])
+    ids = np.random.default_rng(0).integers(1, VOCABULARY, shape).astype("int32")
+    found = generate(ids, TOKENS)
+    if found.shape != (len(ids), TOKENS):
+        raise RuntimeError(f"generated {found.shape} ids")
 
     def run() -> runner.Figures:
         figures: runner.Figures = {}
@@ -192,7 +263,7 @@ BENCHMARK = runner.Benchmark(
     __file__,
     __doc__,
     "tokens",
-    {f"{count} thread{'s' * (count > 1)}": {"threads": count, **SHAPE} for count in (1, 2)},
+    {name: {**case, **SHAPE} for name, case in CASES.items()},
     {
         **{
             name: functools.partial(prepare, build=functools.partial(graph, precision))
@@ -202,8 +273,12 @@ BENCHMARK = runner.Benchmark(
             name: functools.partial(prepare, build=functools.partial(llama_cpp, kind))
             for name, kind in PEERS.items()
         },
+        **{
+            name: functools.partial(prepare, build=functools.partial(ctranslate2_model, precision))
+            for name, precision in CTRANSLATE2.items()
+        },
     },
-    units=lambda case: TOKENS,
+    units=lambda case: TOKENS * case["batch_size"],
     threads=(0,),  # those of the case
     rounds=5,
     seconds=1.0,

@@ -549,7 +549,7 @@ def quantized_language_models() -> str:
 
 
 def decoder_only() -> str:
-    """Return the time of a further token by the decoder-only model of each contender, with 1 and 2 threads."""
+    """Return the time of a further token of each row by the decoder-only model of each contender, in each case."""
     result = read("decoder_only")
     names = list(dict.fromkeys(name for case in result["cases"].values() for name in case["contenders"]))
     rows = []
@@ -557,9 +557,14 @@ def decoder_only() -> str:
         row = {"ms for a further token": label(name)}
         for case, measured in result["cases"].items():
             figures = measured["contenders"].get(name)
-            for title, key in (("", "seconds"), (", processor time", "processor_seconds")):
-                value = "–" if figures is None else f"{1000 * figures[f'{key}_per_further_token']:.1f}"
-                row[f"{case}{title}"] = value
+            columns = {
+                case: "seconds_per_further_token",
+                f"{case}, processor time": "processor_seconds_per_further_token",
+            }
+            if measured.get("prompt", 0) > 100:  # reading it takes longest
+                columns[f"{case}, first token"] = "seconds_to_first_token"
+            for title, key in columns.items():
+                row[title] = "–" if figures is None else f"{1000 * figures[key]:.1f}"
         rows.append({**row, "on": comparisons.machine(result)})
     return measuring.table(rows)
 
