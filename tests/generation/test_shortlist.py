@@ -133,8 +133,29 @@ def test_invalid_shortlists_raise(sampler, constraints, message):
         generation.generate(model, [[5, 3]], sampler, constraints=constraints)
 
 
+QUANTIZED = {
+    **MODELS,
+    "Llama, untied": lambda: models.Llama(VOCABULARY, **SIZES, pad_id=0, end_id=3),
+}
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("mode", ["int4", "int8"])
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_output_matrices_give_the_logits_of_generation(name, mode):
+    model = with_random_weights(QUANTIZED[name]())
+    model.quantize(mode, filters="embedding|head")
+    sources = np.array([[5, 7, 10, 4], [8, 25, 0, 0]])
+    found = generation.Generator(model, max_new_tokens=4, jit_compile=False)(sources)
+    expected = generation.score(model, sources, found.best)  # by one pass over all tokens
+    np.testing.assert_allclose(found.token_scores[:, 0], expected.token_scores, rtol=1e-4, atol=1e-4)
+    assert model.output_kernel() is None
+    with pytest.raises(ValueError, match="matrix of floats"):
+        generation.generate(model, sources, constraints=[VocabularyShortlist([3, 5])])
+
+
 @pytest.mark.slow
-def test_a_model_without_a_float_matrix_raises():
+def test_weights_that_are_quantized_while_they_are_read_have_no_matrix_of_floats():
     model = MODELS["Transformer"]()
     quantize_weights(model)
     with pytest.raises(ValueError, match="matrix of floats"):
