@@ -1,13 +1,14 @@
 """Exports of encoders and of Whisper for CTranslate2: outputs of the pipeline, and what is rejected by name."""
 
 import json
+import re
 
 import keras
 import numpy as np
 import pytest
 
 import keras_transformer_serving as serving
-from keras_transformer import export, layers, models, pipelines, relations
+from keras_transformer import export, layers, models, pipelines, relations, text
 from keras_transformer.export.to_ctranslate2 import target
 from keras_transformer.export.to_ctranslate2.heads import head_of
 from keras_transformer.export.to_ctranslate2.speech import speech_of
@@ -47,20 +48,62 @@ def test_a_classifier_is_compared_and_loaded(tmp_path):
     np.testing.assert_allclose(hidden, pipeline.encoder(ids), atol=1e-5)
 
 
+def engine_of(pipeline, folder):
+    """Return the settings of a pipeline and its engine, without a comparison."""
+    target.CTranslate2().write(pipeline, folder)
+    files, config = serving.PartFiles.of_folder(folder), pipeline.export_config()
+    return config, serving.ServedCTranslate2.engine(files, config, serving.EngineOptions())
+
+
+PADDED = text.ByteTokenizer(special_tokens_in_text=True)
+WITH_PADDING = {
+    "text": (rows.embed, (["a", "a <pad> b", "b"],)),
+    "query": (rows.rerank, (["a", "<pad> b", "b"], ["a", "b", "b"])),
+    "context": (rows.answer, (["a", "a", "a"], ["a b", "a <pad>", "b"])),
+    "candidate_labels": (rows.zero_shot, (["a", "b", "b"], [["a"], ["a <pad>", "b"], ["b"]])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_PADDING)
+def test_a_text_with_the_padding_token_fails_alone(name, tmp_path):
+    make, texts = WITH_PADDING[name]
+    pipeline = make(PADDED)
+    config, engine = engine_of(pipeline, tmp_path)
+    tokenizer = serving.tokenizer_of(PADDED.model_bytes, config)
+    served = serving.pipelines.pipeline_of(engine, config, tokenizer)
+    if name == "candidate_labels":  # the labels are of a call
+        found = [served(each, labels, errors="return") for each, labels in zip(*texts, strict=True)]
+        expected = [pipeline(each, labels) for each, labels in zip(*texts, strict=True)]
+    else:
+        found, expected = served(*texts, errors="return"), pipeline(*texts)
+    message = f"`{name}` with the padding token needs an engine that hides tokens.*Received: CTranslate2 in {name}"
+    assert re.match(message, str(found[1]))
+    for row in (0, 2):
+        np.testing.assert_allclose(numbers(found[row]), numbers(expected[row]), atol=1e-4)
+
+
+def numbers(answer):
+    """Return the floats of an answer."""
+    return [leaf for leaf in keras.tree.flatten(answer) if not isinstance(leaf, str | type(None))]
+
+
 def test_padding_between_tokens_is_rejected(tmp_path):
-    pipeline = rows.embed()
-    target.CTranslate2().write(pipeline, tmp_path)
-    files, config = serving.PartFiles.of_folder(tmp_path), pipeline.export_config()
-    served = Model(serving.ServedCTranslate2.engine(files, config, serving.EngineOptions()), config)
+    config, engine = engine_of(rows.embed(pooling=["mean", "max"]), tmp_path)
+    served = Model(engine, config)
     ids = np.array([[3, 70, 2]])
     expected = served.run(input_ids=ids)
     for mask, row in (([[0, 1, 1]], ids), ([[1, 1, 1]], np.array([[3, served.config["pad_id"], 2]]))):
         with pytest.raises(ValueError, match="`attention_mask` must be 1 for the first tokens of a row"):
             served.run(input_ids=row, attention_mask=mask)
-    padded = served.run(input_ids=np.pad(ids, ((0, 1), (0, 2))), attention_mask=[[1, 1, 1, 0, 0], [0] * 5])
+    longer = np.array([[3, 70, 2, 0, 0], [0] * 5, [3, 70, 71, 72, 2]])
+    padded = served.run(input_ids=longer, attention_mask=[[1, 1, 1, 0, 0], [0] * 5, [1] * 5])
     np.testing.assert_allclose(padded["pooled"][:1], expected["pooled"], atol=1e-6)
-    assert not padded["last_hidden_state"][:, 3:].any()
-    assert not padded["pooled"][1].any()
+    assert not padded["last_hidden_state"][0, 3:].any()
+    for name in ("last_hidden_state", "pooled", "sentence_embedding"):
+        assert not padded[name][1].any()
+    empty = served.run(input_ids=longer[1:2], attention_mask=[[0] * 5])
+    assert not empty["pooled"].any()
 
 
 ENCODERS = {
@@ -146,36 +189,92 @@ def test_features_equal_the_layer():
     np.testing.assert_allclose(whisper.log_mel(longer, speech_of(pipeline)), expected, atol=1e-5)
 
 
-ACTIVATIONS = ("linear", "relu", "gelu", "silu", "tanh", "sigmoid")
+POOLINGS = ("mean", "first", "last", "max", "mean_sqrt_length", "weighted_mean", "pooler")
+ACTIVATIONS = ("linear", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)
+HEADS = {
+    "layers": lambda: embed(
+        [dense("tanh", use_bias=False), keras.layers.Dropout(0.5), *(norm(epsilon=0.1) for norm in NORMS)],
+        pooling=POOLINGS,
+    ),
+    **{
+        f"{pooling}, {activation}": lambda pooling=pooling, activation=activation: embed(
+            [dense(activation)], pooling=pooling
+        )
+        for pooling, activation in zip(POOLINGS, ACTIVATIONS, strict=True)
+    },
+    "truncated": lambda: embed([dense("tanh")], truncate_dim=3, normalize=True),
+    "pooler of a head": lambda: rows.embed(pooling=["pooler", "mean"], normalize=False),
+    "labels": lambda: rows.classify(labels=rows.LABELS),
+    "labels, mean": lambda: rows.classify(labels=rows.LABELS, pooling="mean"),
+    "several labels": rows.several_labels,
+    "numbers": lambda: rows.classify(labels=rows.LABELS, problem_type="regression"),
+    "scores": rows.rerank,
+    "logits as scores": lambda: rows.rerank(activation="linear"),
+    "tags": rows.tag,
+    "tags after a layer": lambda: tag_after_a_layer(),
+    "spans": rows.answer,
+    "zero-shot": rows.zero_shot,
+    "masks": lambda: rows.fill_mask(rows.word_pieces()),
+}
 
 
-def test_heads_equal_the_model():
-    dense = [keras.layers.Dense(4, activation) for activation in ACTIVATIONS]
-    dense.append(keras.layers.Dense(4, layers.feed_forward.activation_function("gelu_tanh"), use_bias=False))
-    others = [keras.layers.Dropout(0.5), keras.layers.LayerNormalization(), keras.layers.RMSNormalization()]
-    poolings = ("mean", "first", "last", "max", "mean_sqrt_length", "weighted_mean", "pooler")
-    model = rows.bert(head=lambda encoder: models.SentenceEncoder(encoder, poolings, [*dense, *others]))
-    pipeline = pipelines.Embedding(model, rows.BYTES, truncate_dim=3)
-    hidden = np.random.default_rng(0).normal(0, 2, (2, 3, 8)).astype("float32")
-    mask = np.array([[True] * 3, [True, False, False]])
-    hidden[~mask] = 0
+def dense(activation, **options):
+    function = layers.feed_forward.activation_function(activation)
+    return keras.layers.Dense(4, function, bias_initializer="normal", **options)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_equal_the_model(name):
+    pipeline = HEADS[name]()
+    config, encoder = pipeline.export_config(), pipeline.encoder
+    random = np.random.default_rng(0)
+    ids = random.integers(4, config["vocabulary_size"], (4, 5))
+    mask = np.arange(5) < np.array([[5], [3], [1], [0]])
+    feed = {"input_ids": np.where(mask, ids, config["pad_id"]), "attention_mask": mask}
+    if config["num_segments"] > 1:
+        feed["token_type_ids"] = random.integers(0, 2, ids.shape)
+    arrays = [feed[tensor.name].astype("int64") for tensor in pipeline.graph_inputs(config)]
+    expected = pipeline.forward(pipeline.model_inputs(*map(keras.ops.convert_to_tensor, arrays)))
+    hidden = encoder(pipeline.model_inputs(*map(keras.ops.convert_to_tensor, arrays)))
+    hidden = np.where(mask[..., None], keras.ops.convert_to_numpy(hidden), 0)
     found = heads.head_outputs(head_of(pipeline), hidden, mask)
-    vectors = model.embed(
-        keras.ops.convert_to_tensor(hidden), {"token_ids": np.where(mask, 70, rows.BYTES.pad_id)}
-    )
-    expected = keras.ops.convert_to_numpy(vectors)[:, :3]
-    np.testing.assert_allclose(found["pooled"], expected, atol=1e-5)
-    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(found["sentence_embedding"], expected / lengths, atol=1e-5)
+    assert found.keys() == expected.keys()
+    for output, values in found.items():
+        values_of_model = keras.ops.convert_to_numpy(expected[output])
+        real = mask if output in ("last_hidden_state", "logits") and values.ndim == 3 else slice(3)
+        np.testing.assert_allclose(values[real], values_of_model[real], atol=1e-5, err_msg=output)
 
 
-def embed(head=(), **options):
-    return pipelines.Embedding(
-        rows.bert(head=lambda encoder: models.SentenceEncoder(encoder, head=head), **options), rows.BYTES
-    )
+def embed(head=(), pooling="mean", truncate_dim=None, normalize=False, **options):
+    def model(encoder):
+        return models.SentenceEncoder(encoder, pooling, head)
+
+    made = rows.bert(head=model, **options)
+    return pipelines.Embedding(made, rows.BYTES, truncate_dim=truncate_dim, normalize=normalize)
+
+
+def tag_after_a_layer():
+    model = rows.bert(head=lambda encoder: models.TokenClassifier(encoder, 3, prediction_head=True))
+    return pipelines.TokenClassification(model, rows.BYTES, rows.LABELS)
+
+
+def with_relu():
+    pipeline = rows.transcribe("greedy")
+    pipeline.model.activation = keras.activations.relu
+    return pipeline
+
+
+def with_another_epsilon():
+    pipeline = rows.embed()
+    pipeline.model.embedding_norm.epsilon = 0.5
+    return pipeline
 
 
 UNSUPPORTED = {
+    "one epsilon for all norms. Received: .*0.5": with_another_epsilon,
+    "the activation gelu. Received: relu": with_relu,
     "a head of dense layers and norms. Received: a BatchNormalization": lambda: embed(
         [keras.layers.BatchNormalization()]
     ),

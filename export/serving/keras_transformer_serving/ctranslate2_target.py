@@ -21,7 +21,12 @@ class ServedCTranslate2(ServedTarget):
     def engine(
         cls, files: PartFiles, config: dict[str, Any], options: EngineOptions
     ) -> CTranslate2Engine | EncoderModel | WhisperModel:
-        """Return the model of a precision as an engine."""
+        """Return the model of a precision as an engine.
+
+        Raises:
+            ImportError: if CTranslate2 is not installed.
+            ValueError: if the export lacks the precision, or `threads` is no positive integer.
+        """
         if "generation" in config:
             return CTranslate2Engine(files, config, options)
         return (EncoderModel if f"{HEAD}.json" in files.names else WhisperModel)(files, config, options)

@@ -31,6 +31,8 @@ class ForwardEngine(Protocol):
         inputs: its inputs, for a row.
         outputs: its outputs, for a row.
         device: the type of the device that it runs on, "cpu" or "cuda".
+
+    An engine that cannot hide tokens between others has `needed_to_hide_tokens`, which says what can.
     """
 
     inputs: tuple[Tensor, ...]

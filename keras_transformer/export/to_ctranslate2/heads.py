@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_transformer import models, pipelines
-from keras_transformer.export.to_ctranslate2.checks import activation_name, error, require
+from keras_transformer.export.to_ctranslate2.checks import activation_name, error
 from keras_transformer.export.to_ctranslate2.weights import array_of
 from keras_transformer.layers import Dropout
 from keras_transformer_serving.ctranslate2_engines.arrays import Arrays
@@ -112,9 +112,7 @@ class _OutputMatrix:
     """The tied output matrix of a masked language model, as a dense layer."""
 
     def __init__(self, model: Any) -> None:
-        embedding = model.encoder.embedding
-        require(embedding.soft_cap is None, "logits without a soft cap", embedding.soft_cap)
-        self.kernel = keras.ops.transpose(embedding.embedding.embeddings)
+        self.kernel = keras.ops.transpose(model.encoder.embedding.embedding.embeddings)
         self.bias = model.bias
 
 

@@ -25,25 +25,17 @@ def mapped(workers: int, function: Callable[[Batch], Result], batches: Iterable[
 
 def array_of(values: Any) -> np.ndarray:
     """Return a `StorageView` of any device as an array of float32."""
-    package = ctranslate2_package()
-    on_cpu = values.to_device(package.Device.cpu).to(package.DataType.float32)
-    return np.array(on_cpu, np.float32)
+    return np.array(values.to_device(ctranslate2_package().Device.cpu), np.float32)
 
 
 class EncoderModel:
     """An encoder of CTranslate2 with its head: a `ForwardEngine`.
 
-    Outputs at padding are 0, and of a row without tokens those of zeros.
-
-    Args:
-        files: the files of the part.
-        config: the export's settings.
-        options: how it computes.
-
-    Raises:
-        ImportError: if CTranslate2 is not installed.
-        ValueError: if the export lacks the precision, or `threads` is no positive integer.
+    Outputs at padding are 0, and of a row without tokens those of zeros. The arguments are those of
+    `ServedTarget.engine`.
     """
+
+    needed_to_hide_tokens = "an engine that hides tokens between others, such as 'onnx'. Received: CTranslate2"
 
     def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:
         self._head, self._pad_id, self._workers = Arrays.read(files, HEAD), config["pad_id"], options.workers
@@ -75,8 +67,9 @@ class EncoderModel:
         wrong = (mask != (np.arange(mask.shape[1]) < lengths[:, None])).any(axis=1)
         if wrong.any():
             raise ValueError(
-                "`attention_mask` must be 1 for the first tokens of a row and 0 after them for CTranslate2, and ids "
-                f"before the end not the padding id. Received: others in the rows {np.flatnonzero(wrong).tolist()}"
+                "`attention_mask` must be 1 for the first tokens of a row and 0 after them, and `input_ids` with 1 not "
+                f"the padding id: others need {self.needed_to_hide_tokens}, and others in the rows "
+                f"{np.flatnonzero(wrong).tolist()}"
             )
         hidden = np.zeros((*ids.shape, self._head.settings["model_dim"]), np.float32)
         places = np.flatnonzero(lengths)  # a row without tokens has no hidden states

@@ -129,16 +129,8 @@ class Search:
 class CTranslate2Engine(ExportedEngine):
     """Generation by CTranslate2: a `GenerationEngine`.
 
-    Its tokens are ids as strings, in place of the pieces of the vocabulary's file, which need not be unique.
-
-    Args:
-        files: the files of the part.
-        config: the export's settings.
-        options: how it computes.
-
-    Raises:
-        ImportError: if CTranslate2 is not installed.
-        ValueError: if the export lacks the precision, or `threads` is no positive integer.
+    Its tokens are ids as strings, in place of the pieces of the vocabulary's file, which need not be unique. The
+    arguments are those of `ServedTarget.engine`.
     """
 
     def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:

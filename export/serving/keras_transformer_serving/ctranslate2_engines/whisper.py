@@ -27,14 +27,7 @@ _RANGE = 8.0  # in powers of ten, below the loudest value
 class WhisperModel:
     """A Whisper of CTranslate2, from audio to ids: a `ForwardEngine`.
 
-    Args:
-        files: the files of the part.
-        config: the export's settings.
-        options: how it computes.
-
-    Raises:
-        ImportError: if CTranslate2 is not installed.
-        ValueError: if the export lacks the precision, or `threads` is no positive integer.
+    The arguments are those of `ServedTarget.engine`.
     """
 
     def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:

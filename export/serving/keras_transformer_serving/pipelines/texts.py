@@ -280,6 +280,7 @@ class TextPipeline(TextTask, Model):
             truncate: whether to keep the ids that fit, the first or the last; by default as `long_texts` says.
             **first: of pairs, the ids of the first text, which each window repeats, by the name of its argument.
         """
+        self._check_padding(**{name: ids}, **first)
         limit = self.config["max_length"]
         max_ids = self._max_ids(len(first) + 1) - sum(map(len, first.values()))
         offset = 0
@@ -307,6 +308,13 @@ class TextPipeline(TextTask, Model):
             [start + offset for start in starts],
             next(iter(first.values()), None),
         )
+
+    def _check_padding(self, **texts: list[int]) -> None:
+        """Raise if a text, ids by the name of its argument, has a padding token that the engine cannot hide."""
+        needed = getattr(self.engine, "needed_to_hide_tokens", "")
+        for name, ids in texts.items():
+            if needed and self.config["pad_id"] in ids:
+                raise InvalidInputError(name, f"`{name}` with the padding token needs {needed}")
 
     def _truncated(self, ids: list[int], count: int, truncate: Truncate) -> tuple[int, list[int]]:
         """Return `count` ids of a text, the first or the last, and the offset of the first of them."""

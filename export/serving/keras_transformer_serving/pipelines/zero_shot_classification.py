@@ -210,6 +210,7 @@ class ZeroShotClassification(ZeroShotClassificationTask, TextPipeline):
             raise InvalidInputError(names[1], template_error(template))
         ids = self.tokenizer.tokenize(text)
         hypotheses = [self.tokenizer.tokenize(template.replace(PLACE, label)) for label in labels]
+        self._check_padding(text=ids, candidate_labels=[id_ for each in hypotheses for id_ in each])
         limit = self._max_ids(2)
         room = limit - max(map(len, hypotheses))
         if room < 0 or (len(ids) > room and not (room and self._truncates(truncate))):
