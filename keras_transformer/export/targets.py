@@ -187,9 +187,11 @@ class ExportTarget(abc.ABC):
         """
         as_ids = not serving.reads_text(compare.config)
         expected = compare.expected(cls.signatures_compared, as_ids)
-        report = compare.report(expected, cls.runner(folder, compare.config, compare.tokenizer))
         part, rows = serving.PartFiles.of_folder(folder), {}
-        for precision in graph_files.converted_precisions(part.names):
+        names = graph_files.converted_precisions(part.names)
+        run = cls.runner(folder, compare.config, compare.tokenizer)
+        report = compare.report(expected, run, has_precisions=bool(names))
+        for precision in names:
             try:
                 run = cls._served().runner(part, compare.config, compare.tokenizer, precision)
                 task = type(compare.pipeline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -148,7 +148,7 @@ class TextPipeline(ForwardPipeline, TextTask):
 
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
         """Return inputs of an export's signatures; see `Pipeline`."""
-        examples = {FORWARD: self._example_ids()}
+        examples = {FORWARD: [*self._example_ids(), *(self._batches_of(texts) if texts is not None else ())]}
         for name, inputs in self.columns(self.config).items():
             names = [tensor.name for tensor in inputs if tensor.required]
             if texts is not None and name == DEFAULT:
@@ -162,23 +162,40 @@ class TextPipeline(ForwardPipeline, TextTask):
         return examples
 
     def _example_ids(self) -> list[Arrays]:
-        """Return batches of random ids, with full, half-padded and empty rows."""
+        """Return batches of random ids, with rows of all lengths, full and empty."""
         random, encoder = np.random.default_rng(0), self.encoder
         first, *_, last = self.graph_inputs(self.config)
         batches = []
-        for rows, length in ((3, 12), (1, 4), (12, 16)):
+        for rows, length in ((3, 12), (1, 4), (33, 16)):
             length = min(length, self.max_length or length)
+            lengths = length - np.arange(rows) * length // max(rows - 1, 1)  # from full to empty
             shape = (rows, *first.shape[:-1], length)
             ids, pad_id = random.integers(0, encoder.vocabulary_size, shape), encoder.pad_id
             if pad_id is not None:  # padding only stands after tokens
                 ids = np.where(ids == pad_id, (pad_id + 1) % encoder.vocabulary_size, ids)
-            real = np.ones_like(ids)
-            real[1:2, ..., length // 2 :] = real[2:] = 0
+            real = np.zeros_like(ids)
+            for row, count in enumerate(lengths):
+                real[row, ..., :count] = 1
             inputs = {"input_ids": np.where(real, ids, self.tokenizer.padding_value), "attention_mask": real}
             if last.name not in inputs:
                 inputs[last.name] = random.integers(0, encoder.num_segments, shape)
             batches.append(inputs)
         return batches
+
+    def _batches_of(self, texts: Sequence[Any], size: int = 32) -> Iterator[Arrays]:
+        """Yield batches of the ids of texts, or of tuples of texts, as calls read them."""
+        inputs = self.columns(self.config)[DEFAULT]
+        rows = checked_rows(texts, len([tensor for tensor in inputs if tensor.required]))
+        for begin in range(0, len(rows), size):
+            columns = zip(*rows[begin : begin + size], strict=True)
+            arrays = {
+                name: values.numpy()
+                for name, values in self.preprocess(*map(tf.constant, columns)).inputs.items()
+            }
+            ids = arrays["token_ids"].astype("int64")
+            values = [ids, (ids != self.tokenizer.padding_value).astype("int64"), arrays.get("segment_ids")]
+            names = [tensor.name for tensor in self.graph_inputs(self.config)]
+            yield dict(zip(names, values, strict=False))  # those without segments have two
 
     def _example_rows(self, columns: int) -> list[tuple[str, ...]]:
         """Return valid texts, or tuples of texts, made from the vocabulary."""

@@ -158,7 +158,7 @@ def test_outputs_scores_and_limits_equal_the_pipeline(search, tmp_path):
     assert served(texts, prefixes=["h", "ho", "", "a", "", "b b"]) == pipeline(
         texts, prefixes=["h", "ho", "", "a", "", "b b"]
     )
-    options = [{}, {"max_new_tokens": limits}]
+    options = [{}, {"max_new_tokens": limits}, {"prefixes": ["h", "ho", "", "a", "", "b b"]}]
     if search == "greedy":
         options.append({"min_new_tokens": [0, 3, 8, 2, 1, 0]})
         assert [*served.stream("hola")] == [*pipeline.stream("hola")]

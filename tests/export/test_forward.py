@@ -12,7 +12,7 @@ from keras_transformer.export import ParityError
 from keras_transformer.export.parity import outputs
 from keras_transformer.pipelines.pipeline import DEFAULT
 from keras_transformer_cli import commands
-from keras_transformer_serving import files, parity
+from keras_transformer_serving import closeness, files, parity
 from tests.laws.pipelines import (
     LABELS,
     LONG,
@@ -22,6 +22,7 @@ from tests.laws.pipelines import (
     classify,
     classify_images,
     fill_mask,
+    rerank,
     run_of,
     several_labels,
     word_pieces,
@@ -35,6 +36,26 @@ def test_exports_resize_images_as_the_pipeline_does():
     images = np.random.default_rng(0).uniform(0, 255, (2, 11, 6, 3)).astype("float32")
     found = run_of(pipeline)(DEFAULT, {"pixel_values": images})
     np.testing.assert_allclose(found["probabilities"], pipeline.probabilities(images), rtol=1e-4, atol=1e-4)
+
+
+def test_examples_have_rows_of_all_lengths_and_those_of_texts():
+    pipeline = rerank()
+    before = pipeline.example_inputs()["forward"]
+    lengths = [count for batch in before for count in batch["attention_mask"].sum(axis=1).tolist()]
+    assert len(lengths) == 37
+    assert {*range(17)} == {*lengths}
+    # Two neighbours that change places do not decide about a precision.
+    scores = np.arange(lengths.count(0), len(lengths), dtype="float32")
+    swapped = scores.copy()
+    swapped[[0, 1]] = scores[[1, 0]]
+    assert closeness.rank_correlation(scores, swapped) > 0.999
+    texts = [["a b", "c"], ["ñandú", "x y"]] * 20
+    after = pipeline.example_inputs(texts)["forward"]
+    assert [len(batch["input_ids"]) for batch in after[len(before) :]] == [32, 8]
+    expected = pipeline.preprocess(*map(tf.constant, zip(*texts[:2], strict=True))).inputs
+    np.testing.assert_array_equal(after[-1]["input_ids"][:2], expected["token_ids"])
+    np.testing.assert_array_equal(after[-1]["token_type_ids"][:2], expected["segment_ids"])
+    np.testing.assert_array_equal(after[-1]["attention_mask"].sum(axis=1)[:2], [7, 13])
 
 
 @pytest.mark.slow

@@ -245,6 +245,30 @@ def test_beams_after_a_near_tie_pass(hesitant, beam, constraints):
     assert found
 
 
+def test_near_choices_are_nearly_as_probable_at_each_step():
+    tokenizer = text.ByteTokenizer()
+    ids = {"pad_id": tokenizer.pad_id, "end_id": tokenizer.end_id}
+    sizes = {"num_layers": 1, "num_heads": 2, "model_dim": 8, "hidden_dim": 16}
+    model = GPT(tokenizer.vocabulary_size, **sizes, **ids)
+    random = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(random.normal(scale=0.3, size=weight.shape))
+    pipeline = pipelines.TextGeneration(model, tokenizer, max_new_tokens=5, max_source_tokens=8)
+    made = Reference.of(pipeline, ["ab", "c"])
+    found = 0
+    for row, prompt in enumerate(["ab", "c"]):
+        ids, near = tokenizer.tokenize([prompt]).numpy()[0].tolist(), made.near_choices(row)
+        for step, chosen in enumerate(made.ids[row].tolist()):
+            probabilities = ops.convert_to_numpy(ops.softmax(model(np.array([ids]))[0, -1]))
+            least = max(probabilities[chosen] - 0.05, probabilities[chosen] / 2)
+            expected = {*np.flatnonzero(probabilities >= least).tolist()} - {chosen}
+            assert {id_ for place, id_ in near if place == step} == expected
+            found, ids = found + len(expected), [*ids, chosen]
+            if chosen == tokenizer.end_id:
+                break
+    assert found
+
+
 def test_other_precisions_are_compared_by_the_most_probable_tokens():
     """Where tokens have similar probabilities, draws of a graph in float16 differ from the model's."""
     greedy = parity.Reference(["a"], np.array([[5, 6]]), ["five six"], scores=np.array([-1.0]))

@@ -1,5 +1,6 @@
 """Exports in float16 and int8."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -148,6 +149,21 @@ def test_ids_after_a_difference_are_not_compared():
     ids[0, 1:] = [9, 9, 9]
     row = thresholds._compare_ids(reference(), Graphs(ids, np.add(SCORES, [5, 0.5, 0])).generate(None))
     assert row == {"identical": 2, "different": 1, "identical_ids": 3 / 4, "score_difference": 0.25}
+
+
+def test_choices_that_are_nearly_as_probable_count_as_identical():
+    ids = IDS.copy()
+    ids[0, 1:] = [9, 9, 9]
+    expected = dataclasses.replace(reference(), near_choices=lambda row: [(1, 9)] if row == 0 else [])
+    row = thresholds._compare_ids(expected, Graphs(ids).generate(None))
+    assert (row["different"], row["identical_ids"]) == (1, 1.0)
+    ids[0, 1] = 8
+    row = thresholds._compare_ids(expected, Graphs(ids).generate(None))
+    assert row["identical_ids"] == 3 / 4
+    # They are stored, to verify the export without the model.
+    report = parity.compare_generated(expected, lambda texts: {"graph": (IDS, ["A", "B", ""])}, True)
+    stored = parity.Reference.stored(json.loads(json.dumps(report)))
+    assert [*map(stored.near_choices, range(3))] == [[(1, 9)], [], []]
 
 
 def test_only_the_first_of_several_hypotheses_is_compared():

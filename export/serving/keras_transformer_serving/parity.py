@@ -37,6 +37,14 @@ sampling, ids that the noise draws from such a distribution.
 """
 
 
+NearChoices = Callable[[int], list[tuple[int, int]]]
+"""A function of a row that returns the (step, id) of ids that the model finds nearly as probable as those it chose.
+
+They are less probable by at most `closeness.NEAR_TIE`, and at least half as probable. Exports in other precisions may
+choose them.
+"""
+
+
 NearBeams = Callable[[int, np.ndarray], bool]
 """A function of (row, ids (R, M)) that returns whether a beam search finds these hypotheses when it rounds otherwise.
 
@@ -69,6 +77,7 @@ class Reference:
         draws: whether ids are drawn. A draw is a near tie much more often than a greedy choice, so that the near ties
             are stored.
         constrained: the greedy outputs with the constraints, if ids are drawn with constraints.
+        near_choices: the choices that are nearly as probable as those of the first hypothesis; None if not known.
     """
 
     texts: list[Any]
@@ -81,6 +90,7 @@ class Reference:
     languages: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     draws: bool = False
     constrained: "Reference | None" = None
+    near_choices: NearChoices | None = None
 
     @property
     def choices(self) -> "Reference":
@@ -105,6 +115,9 @@ class Reference:
             languages=examples.get("languages", {}),
             draws="near_ties" in examples,
             constrained=constrained,
+            near_choices=_stored_near_choices(examples["near_choices"])
+            if "near_choices" in examples
+            else None,
         )
 
 
@@ -154,12 +167,15 @@ class GeneratingExport:
         return [self._served.decode(row) if row.ndim == 1 else self._answers(row) for row in ids]
 
 
-def compare_generated(reference: Reference, exported: Callable[..., Answers]) -> dict[str, Any]:
+def compare_generated(
+    reference: Reference, exported: Callable[..., Answers], near_choices: bool = False
+) -> dict[str, Any]:
     """Compare an export with reference outputs.
 
     Args:
         reference: inputs and the model's outputs.
         exported: a function from input texts, and their languages by name, to the outputs of each graph.
+        near_choices: whether the examples have the near choices, for other precisions.
 
     Returns:
         "texts", the number of inputs; "graphs", for each the number of identical outputs and of those that differ
@@ -176,10 +192,10 @@ def compare_generated(reference: Reference, exported: Callable[..., Answers]) ->
         unclear |= set() if expected.draws else {*near_ties[name]}
     count = len(reference.texts)
     stored = [row for row in range(count) if row not in unclear][:_STORED]
-    examples = _examples(reference, stored)
+    examples = _examples(reference, stored, near_choices and reference.choices is reference)
     for name in _OTHERS:
         if (other := getattr(reference, name)) is not None:
-            examples[name] = _examples(other, stored)
+            examples[name] = _examples(other, stored, near_choices and reference.choices is other)
     return {
         "texts": count,
         "graphs": {
@@ -189,7 +205,7 @@ def compare_generated(reference: Reference, exported: Callable[..., Answers]) ->
     }
 
 
-def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
+def _examples(reference: Reference, rows: list[int], near_choices: bool) -> dict[str, Any]:
     scores = {} if reference.scores is None else {"scores": reference.scores[rows].tolist()}
     languages = {name: [values[row] for row in rows] for name, values in reference.languages.items()}
     near_ties = {"near_ties": [_near_ties_of(reference, row) for row in rows]} if reference.draws else {}
@@ -200,6 +216,11 @@ def _examples(reference: Reference, rows: list[int]) -> dict[str, Any]:
         "answers": [reference.answers[row] for row in rows],
         **scores,
         **near_ties,
+        **(
+            {"near_choices": [*map(reference.near_choices, rows)]}
+            if near_choices and reference.near_choices
+            else {}
+        ),
     }
 
 
@@ -222,6 +243,11 @@ def _stored_near_ties(rows: list[list[list[int]]]) -> NearTies:
         return [id_ for *place, id_ in rows[row] if place == [hypothesis, step]]
 
     return near_ties
+
+
+def _stored_near_choices(rows: list[list[list[int]]]) -> NearChoices:
+    """Return the near choices (step, id) of each row as a function."""
+    return lambda row: [(step, id_) for step, id_ in rows[row]]
 
 
 def _near_ties(reference: Reference, name: str, ids: np.ndarray, answers: list[Any]) -> list[int]:

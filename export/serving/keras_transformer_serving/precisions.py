@@ -69,7 +69,8 @@ def compare(
 
     Returns:
         The figures, and the "thresholds" that apply to them. The figures of a pipeline that generates are the numbers
-        of "identical" and "different" outputs, the share "identical_ids" among the ids up to the first that differs,
+        of "identical" and "different" outputs, the share "identical_ids" among the ids up to the first that differs
+        (which counts as identical if it is one of `parity.NearChoices`),
         and the largest "score_difference" of identical outputs, divided by their lengths. Those of others are those of
         the task (`Task.closeness`); with other `thresholds`, also those of `closeness.tensors`.
     """
@@ -147,6 +148,19 @@ def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
     return {
         "identical": int(same.sum()),
         "different": int((~same).sum()),
-        "identical_ids": closeness.share(*closeness.identical_ids(ids, reference, lengths)),
+        "identical_ids": closeness.share(*_identical_ids(expected, ids, reference, lengths)),
         "score_difference": float(differences.max(initial=0)),
     }
+
+
+def _identical_ids(
+    expected: Reference, ids: np.ndarray, reference: np.ndarray, lengths: np.ndarray
+) -> tuple[int, int]:
+    """Return the numbers of identical ids and of compared ids; a near choice counts as identical, and ends its row."""
+    equal, compared = closeness.identical_ids(ids, reference, lengths)
+    differs = ids != reference
+    for row in np.flatnonzero(differs.any(axis=-1)).tolist():
+        step = int(differs[row].argmax())
+        choices = expected.near_choices(row) if expected.near_choices else []
+        equal += (step, int(ids[row, step])) in choices
+    return equal, compared

@@ -50,18 +50,19 @@ class WithPipeline:
             return self._reference(as_ids)
         return [example for example in self._examples if signature in (None, example.graph)]
 
-    def report(self, expected: Any, run: Callable[..., Any]) -> dict[str, Any]:
+    def report(self, expected: Any, run: Callable[..., Any], has_precisions: bool = False) -> dict[str, Any]:
         """Return the report of a comparison for `parity.json`.
 
         Args:
             expected: what `expected` returns.
             run: the export as a function, for `parity.compare_generated` or `parity.compare_tensors`.
+            has_precisions: whether the part has other precisions, which are compared with the same outputs.
 
         Raises:
             ParityError: if an output differs.
         """
         if self.pipeline.generates:
-            return {**parity.compare_generated(expected, run), **self._shortlist}
+            return {**parity.compare_generated(expected, run, has_precisions), **self._shortlist}
         return parity.compare_tensors(expected, run, outputs.tolerance(self.pipeline.model))
 
     def store(self, folder: pathlib.Path, signature: str | None = None) -> None:

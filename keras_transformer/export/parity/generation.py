@@ -11,7 +11,7 @@ import tensorflow_text  # noqa: F401  (a SavedModel has its operations)
 
 import keras_transformer_serving as serving
 from keras_transformer import generation, xla
-from keras_transformer.export.parity.near_ties import beams_of, near_ties_of
+from keras_transformer.export.parity.near_ties import beams_of, near_choices_of, near_ties_of
 from keras_transformer.export.to_onnx import tf2onnx_speed
 from keras_transformer.pipelines.example_texts import accepted_texts
 from keras_transformer_serving import parity
@@ -62,10 +62,19 @@ class Reference(parity.Reference):
             decoded = pipeline.decode(ids.reshape(-1, ids.shape[-1])).numpy()
             answers = _strings(decoded.reshape(ids.shape[:-1]))
         near_ties = near_ties_of(pipeline, out, inputs_of)
+        near_choices = near_choices_of(pipeline, out, inputs_of)
         draws = isinstance(sampler, generation.Sample)
         is_greedy = near_ties is not None and not draws and not isinstance(sampler, generation.Contrastive)
         if is_greedy and not pipeline.constraints:
-            return cls(model_inputs, ids, answers, near_ties, scores=scores, languages=row_languages)
+            return cls(
+                model_inputs,
+                ids,
+                answers,
+                near_ties,
+                scores=scores,
+                languages=row_languages,
+                near_choices=near_choices,
+            )
         greedy = cls.of(pipeline.with_settings("greedy", constraints=None if draws else ()), texts, as_ids)
         return cls(
             model_inputs,
@@ -78,6 +87,7 @@ class Reference(parity.Reference):
             row_languages,
             draws,
             greedy if greedy.greedy else None,
+            near_choices,
         )
 
 

@@ -21,7 +21,7 @@ from keras_transformer.generation.samplers import Sample
 from keras_transformer.ops import StaticCache
 from keras_transformer.ops.random import keep_mask
 from keras_transformer.typing import Tensor
-from keras_transformer_serving import parity
+from keras_transformer_serving import closeness, parity
 from keras_transformer_serving.graphs import uniform_noise
 from keras_transformer_serving.parity import NEAR_TIE
 
@@ -120,6 +120,26 @@ class _Rounding(Constraint):
         rows = ops.arange(ops.shape(logits)[0], dtype="int32")[:, None, None]
         tokens = ops.arange(logits.shape[-1], dtype="int32")
         return logits - NEAR_TIE * ops.cast(keep_mask(0.5, (0, 0), [rows, before, tokens]), "float32")
+
+
+def near_choices_of(
+    pipeline: Any, out: generation.Generation, inputs_of: Callable[[int], dict[str, np.ndarray]]
+) -> parity.NearChoices:
+    """Return the near choices of the first hypotheses of a pipeline's outputs; the arguments are as `near_ties_of`."""
+
+    @functools.cache
+    def of_row(row: int) -> list[tuple[int, int]]:
+        length = int(out.lengths[row, 0])
+        if not length:
+            return []
+        ids = out.ids[row, 0]
+        probabilities = closeness.softmax(_logits(pipeline, inputs_of(row), ids, length))
+        chosen = np.take_along_axis(probabilities, ids[:length, None], -1)
+        near = (probabilities >= chosen - closeness.NEAR_TIE) & (probabilities >= chosen / 2)
+        near[np.arange(length), ids[:length]] = False
+        return [(int(step), int(id_)) for step, id_ in np.argwhere(near)]
+
+    return of_row
 
 
 def _logits(pipeline: Any, inputs: dict[str, np.ndarray], ids: np.ndarray, length: int) -> np.ndarray:

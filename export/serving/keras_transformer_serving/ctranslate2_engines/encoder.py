@@ -35,7 +35,9 @@ class EncoderModel:
     `ServedTarget.engine`.
     """
 
-    needed_to_hide_tokens = "an engine that hides tokens between others, such as 'onnx'. Received: CTranslate2"
+    needed_to_hide_tokens = (
+        "an engine that hides tokens between others, such as 'onnx'. Received: CTranslate2"
+    )
 
     def __init__(self, files: PartFiles, config: Mapping[str, Any], options: EngineOptions) -> None:
         self._head, self._pad_id, self._workers = Arrays.read(files, HEAD), config["pad_id"], options.workers

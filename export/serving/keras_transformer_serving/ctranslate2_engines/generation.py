@@ -110,17 +110,20 @@ class Search:
             "length_penalty": 0,
         }
 
-    def best(self, lengths: Sequence[int], scores: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    def best(
+        self, lengths: Sequence[int], scores: Sequence[float], prefix: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices of the best hypotheses, and their log-probabilities.
 
         Args:
             lengths: the numbers of tokens, with those of end tokens.
             scores: CTranslate2's scores.
+            prefix: the number of tokens of the prefix, which CTranslate2 counts, too.
         """
         sizes = np.maximum(np.array(lengths, np.float64), 1)
         sums = np.array(scores, np.float64)
         if self.early_stopping == "num_beams" and self.num_beams > 1:
-            sums = sums * sizes**self.alpha  # CTranslate2 has divided them
+            sums = sums * (sizes + prefix) ** self.alpha  # CTranslate2 has divided them
         base = sizes if self.normalization == "length" else (5 + sizes) / 6
         order = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
         return order, sums[order]
@@ -298,7 +301,7 @@ class CTranslate2Engine(ExportedEngine):
         found = []
         for result, of_row in zip(results, sequences, strict=True):
             ids = [[int(word) for word in each[prefix:]] for each in of_row]
-            places, sums = self.search.best([*map(len, ids)], result.scores)
+            places, sums = self.search.best([*map(len, ids)], result.scores, prefix)
             found.append(([ids[place] for place in places], sums))
         return found
 
