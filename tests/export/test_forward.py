@@ -38,7 +38,7 @@ def test_exports_resize_images_as_the_pipeline_does():
     np.testing.assert_allclose(found["probabilities"], pipeline.probabilities(images), rtol=1e-4, atol=1e-4)
 
 
-def test_examples_have_rows_of_all_lengths_and_those_of_texts():
+def test_examples_have_rows_of_all_lengths_and_the_texts():
     pipeline = rerank()
     before = pipeline.example_inputs()["forward"]
     lengths = [count for batch in before for count in batch["attention_mask"].sum(axis=1).tolist()]
