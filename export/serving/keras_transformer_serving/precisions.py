@@ -33,7 +33,7 @@ THRESHOLDS = {
         "relative_error": 0.1,
         "mean_cosine": 0.99,
         "least_cosine": 0.97,
-        "rank_correlation": 0.95,
+        "rank_correlation": 0.9,
         "probability_difference": 0.05,
         "logit_error": 0.3,
     },
