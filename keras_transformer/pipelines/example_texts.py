@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer import xla
 from keras_transformer.lazy_tensorflow import tf
 
 _PIECES = 400  # of the vocabulary, among which words are looked for
+_CONTINUATION = 16  # the number of tokens that a language model writes after an example
 _BEGINS = ("▁", "Ġ")  # the first character of pieces that begin a word
 _CONTINUES = "##"
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
@@ -50,9 +52,27 @@ def _whole_words(tokenizer: Any, random: np.random.Generator) -> str:
 def accepted_texts(pipeline: Any) -> list[str]:
     """Return texts made from a pipeline's vocabulary that are valid inputs."""
     texts = texts_from_vocabulary(pipeline.tokenizer)
-    row_languages = pipeline.example_languages(len(texts))
-    errors = pipeline.prepared(tf.constant(texts), row_languages).error.numpy()
-    return [text for text, error in zip(texts, errors, strict=True) if not error]
+    return [text for text, error in zip(texts, _errors(pipeline, texts), strict=True) if not error]
+
+
+def continued_texts(pipeline: Any) -> list[str]:
+    """Return the accepted texts, each with what a language model writes after it, where that is valid.
+
+    After random pieces alone, a trained model finds many next tokens equally probable. After a text of its own it is as
+    sure as in its use, so that a choice that differs says something of the export.
+    """
+    texts, greedy = accepted_texts(pipeline), pipeline.with_settings("greedy", constraints=())
+    with xla.off():
+        ids = greedy.generate(texts, max_new_tokens=min(_CONTINUATION, pipeline.max_new_tokens)).best
+    written = [answer.decode(errors="ignore") for answer in greedy.decode(ids).numpy()]
+    longer = [text + answer for text, answer in zip(texts, written, strict=True)]
+    errors = _errors(pipeline, longer)
+    return [both if not error else text for text, both, error in zip(texts, longer, errors, strict=True)]
+
+
+def _errors(pipeline: Any, texts: list[str]) -> Any:
+    """Return why texts are not valid inputs of a pipeline, b"" for those that are."""
+    return pipeline.prepared(tf.constant(texts), pipeline.example_languages(len(texts))).error.numpy()
 
 
 def checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:

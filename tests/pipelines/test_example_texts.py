@@ -3,7 +3,7 @@ import unicodedata
 import pytest
 
 from keras_transformer import models, pipelines, text
-from keras_transformer.pipelines.example_texts import texts_from_vocabulary
+from keras_transformer.pipelines.example_texts import accepted_texts, continued_texts, texts_from_vocabulary
 
 SCRIPTS = {
     "Cyrillic": ["старый дом стоит около реки", "зелёные бутылки висят на стене"] * 4,
@@ -70,3 +70,16 @@ def test_texts_are_generated_without_letters_of_ascii():
     model = models.GPT(tokenizer.vocabulary_size, 1, 1, 8, end_id=tokenizer.end_id)
     anchor = tokenizer.detokenize([[pipelines.TextGeneration(model, tokenizer).anchor_id]])
     assert anchor.numpy()[0].decode().isalpha()
+
+
+def test_examples_of_a_language_model_go_on_with_its_own_text():
+    tokenizer = TOKENIZERS["SentencePiece"]()
+    model = models.GPT(tokenizer.vocabulary_size, 1, 1, 8, max_length=32)
+    write = pipelines.TextGeneration(model, tokenizer, "sample", max_new_tokens=4)
+    texts, longer = accepted_texts(write), continued_texts(write)
+    answers = write.with_settings("greedy")(texts)
+    expected = [text + answer for text, answer in zip(texts, answers, strict=True)]
+    fits = [not error for error in write.prepared(expected, {}).error.numpy()]
+    assert sum(fits) > len(fits) / 2
+    assert longer == [both if fit else text for text, both, fit in zip(texts, expected, fits, strict=True)]
+    assert longer != texts

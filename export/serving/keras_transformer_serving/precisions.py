@@ -71,7 +71,7 @@ def compare(
         The figures, and the "thresholds" that apply to them. The figures of a pipeline that generates are the numbers
         of "identical" and "different" outputs, the share "identical_ids" among the ids up to the first that differs
         (which counts as identical if it is one of `parity.NearChoices`),
-        and the largest "score_difference" of identical outputs, divided by their lengths. Those of others are those of
+        and the mean "score_difference" of identical outputs, each divided by its length. Those of others are those of
         the task (`Task.closeness`); with other `thresholds`, also those of `closeness.tensors`.
     """
     if isinstance(expected, Reference):
@@ -149,7 +149,7 @@ def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
         "identical": int(same.sum()),
         "different": int((~same).sum()),
         "identical_ids": closeness.share(*_identical_ids(expected, ids, reference, lengths)),
-        "score_difference": float(differences.max(initial=0)),
+        "score_difference": float(differences.sum() / max(len(differences), 1)),
     }
 
 

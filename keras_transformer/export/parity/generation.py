@@ -13,7 +13,8 @@ import keras_transformer_serving as serving
 from keras_transformer import generation, xla
 from keras_transformer.export.parity.near_ties import beams_of, near_choices_of, near_ties_of
 from keras_transformer.export.to_onnx import tf2onnx_speed
-from keras_transformer.pipelines.example_texts import accepted_texts
+from keras_transformer.generation.generative_model import is_encoder_decoder
+from keras_transformer.pipelines.example_texts import accepted_texts, continued_texts
 from keras_transformer_serving import parity
 from keras_transformer_serving.parity import Answers
 from keras_transformer_serving.pipelines import languages
@@ -28,8 +29,13 @@ class Reference(parity.Reference):
 
     @classmethod
     def of(cls, pipeline: Any, texts: Sequence[str] | None = None, as_ids: bool = False) -> "Reference":
-        """Run a pipeline on `texts`, by default made from its vocabulary; `as_ids` is for graphs that take ids."""
-        texts = accepted_texts(pipeline) if texts is None else list(texts)
+        """Run a pipeline on `texts`, by default made from its vocabulary, and by a language model continued.
+
+        `as_ids` is for graphs that take ids.
+        """
+        if texts is None:
+            texts = (accepted_texts if is_encoder_decoder(pipeline.model) else continued_texts)(pipeline)
+        texts = list(texts)
         if not texts:
             raise ValueError("`texts` must not be empty. Received: texts=[]")
         if isinstance(pipeline.sampler, generation.Sample):
