@@ -23,6 +23,7 @@ from served_exports import call, json_call, started, write_export
 
 from keras_transformer_serving import command_line
 from keras_transformer_serving.server import create_app
+from keras_transformer_serving.server.versions import is_small
 
 PATH = "/v1/models/it:predict"
 
@@ -462,3 +463,9 @@ def test_a_model_has_the_name_of_its_folder(tmp_path, monkeypatch):
     assert command_line._named("exports/es-en") == ("es-en", "exports/es-en")
     assert command_line._named("exports/es-en/3") == ("es-en", "exports/es-en/3")
     assert command_line._named("it=exports/es-en") == ("it", "exports/es-en")
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("float32", 32), ("float16", 16), ("int8", 8), ("int4", 4)])
+def test_a_model_is_small_by_its_number_of_weights(precision, bits):
+    assert is_small(15 * 2**20 * bits // 8, precision)
+    assert not is_small(17 * 2**20 * bits // 8, precision)

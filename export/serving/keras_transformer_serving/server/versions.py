@@ -25,7 +25,8 @@ from keras_transformer_serving.targets import part_to_run
 from keras_transformer_serving.tasks import DEFAULT, ExportedPipeline
 
 LOG = logging.getLogger("keras_transformer_serving.server")
-_SMALL = 64 * 2**20  # bytes of a model whose operations run on one thread each
+_SMALL = 2**24  # weights of a model whose operations run on one thread each
+_BITS = {FLOAT32: 32, "float16": 16, "int8": 8, "int4": 4}  # of a weight
 _MOST_BATCHES = 4
 STABLE = "stable"  # the label of the version that is served, or that of the largest weight
 CANARY = "canary"  # the label of the version of the smallest of several weights
@@ -102,7 +103,8 @@ def load(source: Source, max_batch_size: int, *, threads: int | None = None, **o
     threads = num_cores() if threads is None else threads
     bundle = serving.Bundle(source)
     part, target = part_to_run(bundle, options.get("engine"))
-    small = _size(bundle, part, target, options.get("precision", FLOAT32)) < _SMALL
+    precision = options.get("precision", FLOAT32)
+    small = is_small(_size(bundle, part, target, precision), precision)
     if "threads" in target.options:
         options["threads"] = min(threads, 1) if small else threads
     pipeline = serving.load(source, **options)
@@ -110,7 +112,7 @@ def load(source: Source, max_batch_size: int, *, threads: int | None = None, **o
     is_parallel = small and pipeline.engine.device == "cpu"
     num_batches = max(min(threads - 1, _MOST_BATCHES), 1) if is_parallel else 1
     loaded = _loaded(pipeline, max_batch_size, num_batches, _example(bundle.parity))
-    return dataclasses.replace(loaded, precision=options.get("precision", FLOAT32))
+    return dataclasses.replace(loaded, precision=precision)
 
 
 def _loaded(pipeline: Any, max_batch_size: int, num_batches: int, example: dict[str, str]) -> Loaded:
@@ -135,6 +137,11 @@ def _example(reports: dict[str, Any]) -> dict[str, str]:
             return texts
     compared = [text for report in reports.values() for text in report.get("examples", {}).get("texts", [])]
     return {"text": compared[0]} if compared and isinstance(compared[0], str) else {}
+
+
+def is_small(size: int, precision: str) -> bool:
+    """Return whether the operations of a model with files of `size` bytes are too short to be divided."""
+    return size * 8 // _BITS[precision] < _SMALL
 
 
 def _size(bundle: serving.Bundle, part: str, target: type[serving.ServedTarget], precision: str) -> int:
