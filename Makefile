@@ -191,7 +191,7 @@ benchmark-plots: $(INSTALLED)  ## Draw the plots of speed from benchmarks/result
 .venv-bench/.installed: benchmarks/requirements.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt \
-		--editable ./export/serving --editable '.[tensorflow]'
+		--editable './export/serving[server]' --editable '.[tensorflow]'
 	@touch $@
 
 dist: .venv-dist/.installed  ## Build the distributions, check them and run the wheels in clean environments

@@ -223,6 +223,7 @@ def encoder_latency(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 
 
 EMBEDDINGS = "embeddings of all-MiniLM-L6-v2"
+EMBEDDINGS_OVER_HTTP = "embeddings of all-MiniLM-L6-v2 over HTTP"
 
 
 def embeddings(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
@@ -233,7 +234,30 @@ def embeddings(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
             figures = case["contenders"]
             library = {f"sentence-transformers, {key}": form for key, form in names.items()}
             peers = {"sentence-transformers": forms(figures, library)}
-            yield from compare(EMBEDDINGS, name, result, forms(figures, {"ours": "the ONNX export"}), peers)
+            for contender, topic in (("ours", EMBEDDINGS), ("ours, over HTTP", EMBEDDINGS_OVER_HTTP)):
+                yield from compare(topic, name, result, forms(figures, {contender: "the ONNX export"}), peers)
+
+
+FINE_TUNING = "fine-tuning of all-MiniLM-L6-v2"
+
+
+def fine_tuning(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare `fit` with the trainers of `transformers` and sentence-transformers, and with KerasHub."""
+    library = {
+        "`transformers`": {
+            "transformers, by length": "batches by length",
+            "transformers, by length, compiled": "batches by length, compiled",
+        },
+        "sentence-transformers": {"sentence-transformers": ""},
+        "KerasHub": {"KerasHub": "without XLA"},
+    }
+    for result in runs("fine_tuning", folder):
+        for name, case in result["cases"].items():
+            figures = case["contenders"]
+            ours = forms(figures, {"ours": "without XLA", "ours, XLA": "with XLA"})
+            rates = {peer: forms(figures, names) for peer, names in library.items()}
+            peers = {peer: peer_rates for peer, peer_rates in rates.items() if peer_rates}
+            yield from compare(FINE_TUNING, name, result, ours, peers)
 
 
 TRANSCRIPTION = "transcription by whisper-tiny.en"
@@ -277,7 +301,7 @@ def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
     benchmarks = (
         *(attention, train_step, training, devices, generation, translation),
-        *(encoder_latency, embeddings, transcription, serving),
+        *(encoder_latency, embeddings, fine_tuning, transcription, serving),
     )
     comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]
     return sorted(comparisons, key=lambda comparison: -comparison.default)

@@ -4,13 +4,15 @@ All contenders get the same texts of different lengths (reviews, captions and se
 batches of 32, and return unit vectors. sentence-transformers runs its model in PyTorch, or the graph of
 `torch.onnx.export` after the optimizer for transformers that comes with ONNX Runtime; in int8, the weights of that
 graph are quantized as by its `export_dynamic_quantized_onnx_model`, each column with a scale. Its own code tokenizes,
-sorts and pads in all of them. "cosine" is the least one with the vectors of PyTorch in float32.
+sorts and pads in all of them. "over HTTP" are requests to the server, which runs in the same process as their client.
+"cosine" is the least one with the vectors of PyTorch in float32.
 
     KERAS_TRANSFORMER_DATA=… .venv-bench/bin/python benchmarks/embeddings.py     # --help lists the options
 """
 
 import argparse
 import functools
+import json
 import os
 import pathlib
 import sys
@@ -21,13 +23,15 @@ import matrix_multiplications
 import numpy as np
 import runner
 from int8_recipes import sources
+from local_server import LocalServer
 
 sys.path.append(str(pathlib.Path(__file__).parent / "parity"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-OURS, TORCH, ONNX = "ours", "sentence-transformers, PyTorch", "sentence-transformers, ONNX"
+OURS, SERVER = "ours", "ours, over HTTP"
+TORCH, ONNX = "sentence-transformers, PyTorch", "sentence-transformers, ONNX"
 LIMIT = "the matrix multiplications, by ONNX Runtime"
 BATCH_SIZE, LAYERS, SIZE = 32, 6, 384
 CASES = {
@@ -94,6 +98,16 @@ def ours(precision: str, context: runner.Context) -> Embed:
     return lambda batch: np.asarray(embed(batch, batch_size=BATCH_SIZE))
 
 
+def over_http(precision: str, context: runner.Context) -> Embed:
+    """Return requests of text-embeddings-inference's protocol to the server, all texts of a call in one."""
+    server = LocalServer(context.folder / "export", precision=precision, threads=context.threads)
+
+    def embed(batch: Sequence[str]) -> np.ndarray:
+        return np.array(json.loads(server.post("/embed", {"inputs": batch})))
+
+    return embed
+
+
 def in_pytorch(precision: str, context: runner.Context) -> Embed:
     """Return sentence-transformers' function in PyTorch."""
     return functools.partial(sentence_transformers(context.threads).encode, batch_size=BATCH_SIZE)
@@ -156,7 +170,7 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context) -> runner.Run
     return run
 
 
-CONTENDERS = {OURS: ours, TORCH: in_pytorch, ONNX: in_onnx}
+CONTENDERS = {OURS: ours, SERVER: over_http, TORCH: in_pytorch, ONNX: in_onnx}
 BENCHMARK = runner.Benchmark(
     __file__,
     __doc__,

@@ -8,7 +8,6 @@ and in processor time; above 1, the second checkout is faster. Only public funct
 
 import argparse
 import functools
-import http.client
 import json
 import math
 import os
@@ -16,14 +15,13 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import measuring
 import numpy as np
 import runner
+from local_server import LocalServer
 
 VOCABULARY, LENGTH, BATCH = 2000, 32, 16
 SIZES = {"num_layers": 2, "num_heads": 4, "model_dim": 128, "hidden_dim": 512}
@@ -193,40 +191,15 @@ def serving(case: Options, context: runner.Context) -> runner.Run:
     return lambda: {"texts": len(served(texts))}
 
 
-def answer(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> int:
-    """Return the status of a request."""
-    connection.request(method, path, body, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    response.read()
-    return response.status
-
-
 def server(case: Options, context: runner.Context) -> runner.Run:
-    """Prepare requests to a server in this process, one after another, with the same HTTP parser in both checkouts."""
-    import uvicorn
-
-    from keras_transformer_serving.server import create_app
-
+    """Prepare requests to a server in this process, one after another."""
     folder, texts = exported(case)
-    config = uvicorn.Config(create_app({"model": folder}), port=0, log_level="error", http="h11")
-    server = uvicorn.Server(config)
-    threading.Thread(target=server.run, daemon=True).start()
-    while not server.started:
-        time.sleep(0.01)
-    connect = functools.partial(
-        http.client.HTTPConnection, *server.servers[0].sockets[0].getsockname(), timeout=60
-    )
-    while answer(connect(), "GET", "/v1/models/model/metadata") != 200:  # models are loaded after the start
-        time.sleep(0.1)
-    bodies = [json.dumps({"instances": [text]}) for text in texts]
+    server = LocalServer(folder)
 
     def run() -> runner.Figures:
-        connection = connect()  # the server closes idle ones
-        for body in bodies:
-            status = answer(connection, "POST", "/v1/models/model:predict", body)
-            if status != 200:
-                raise RuntimeError(f"status {status}")
-        return {"requests": len(bodies)}
+        for text in texts:
+            server.post("/v1/models/model:predict", {"instances": [text]})
+        return {"requests": len(texts)}
 
     return run
 

@@ -47,16 +47,22 @@ def milliseconds(contender: Mapping[str, Any]) -> str:
     return f"{value:,.{0 if value >= 10 else 2}f} ms"
 
 
-_ATTENTION = "attention: causal, in a window, on a graph"
+_TOPICS = {  # rows of the summary that have several topics
+    **dict.fromkeys(comparisons.ATTENTION.values(), "attention: causal, in a window, on a graph"),
+    **dict.fromkeys(
+        (comparisons.TRAINING, comparisons.DEVICES, comparisons.FINE_TUNING), "training and fine-tuning"
+    ),
+    comparisons.EMBEDDINGS_OVER_HTTP: comparisons.EMBEDDINGS,
+}
 
 
 def summary() -> str:
-    """Return a row for each topic, one for attention: the ranges of the default ratios to each peer on all machines."""
+    """Return the ranges of the default ratios to each peer on all machines."""
     rows: dict[str, dict[str, list[float]]] = {}
     machines_: dict[str, set[str]] = {}
     for each in comparisons.all_comparisons():
         if not each.remark:
-            topic = _ATTENTION if each.topic in comparisons.ATTENTION.values() else each.topic
+            topic = _TOPICS.get(each.topic, each.topic)
             rows.setdefault(topic, {}).setdefault(each.peer, []).append(each.default)
             machines_.setdefault(topic, set()).add(each.machine)
     return measuring.table(
@@ -98,6 +104,7 @@ def machines() -> str:
         "generation*",
         "encoder_latency*",
         "embeddings*",
+        "fine_tuning*",
         "transcription*",
         "serving",
     )
@@ -169,6 +176,41 @@ def training() -> str:
                 }
             )
     return measuring.table(rows)
+
+
+def epoch_with_xla() -> str:
+    """Return the minutes of an epoch of 4 million tokens, the first steps included, without XLA and with it."""
+    batches = {
+        "keras_transformer": "spa-eng, default",
+        "keras_transformer, 8 shapes": "spa-eng, `length_buckets=8`",
+        "keras_transformer, 4 lengths": "spa-eng, 4 equal lengths",
+        "keras_transformer, packed": "spa-eng, packed",
+    }
+    minutes: dict[tuple[str, str], dict[bool, float]] = {}
+    for kind in ("training", "train_step"):
+        for result in comparisons.runs(kind):
+            for case in result["cases"].values():
+                for name, figures in case["contenders"].items():
+                    ours = name.removesuffix(", XLA")
+                    if ours in batches:
+                        row = "one shape, a training step's" if kind == "train_step" else batches[ours]
+                        seconds = figures["first_seconds"] + 4e6 / figures["per_second"]
+                        minutes.setdefault((row, comparisons.machine(result)), {})[ours != name] = (
+                            seconds / 60
+                        )
+    return measuring.table(
+        [
+            {
+                "batches": row,
+                "without XLA": f"{both[False]:.1f} min",
+                "with XLA": f"{both[True]:.1f} min",
+                "speed with XLA": ratio(both[False] / both[True]),
+                "on": machine,
+            }
+            for (row, machine), both in sorted(minutes.items())
+            if len(both) == 2
+        ]
+    )
 
 
 def data() -> str:
@@ -362,15 +404,43 @@ def aims() -> str:
         for name, case in result["cases"].items():
             rates = {key: each["per_second"] for key, each in case["contenders"].items()}
             (limit,) = (each["per_second"] for each in case["limits"].values())
-            peer = max(rate for key, rate in rates.items() if key != "ours")
-            row = f"this package, ONNX: embeddings, {name}"
-            add(row, "sentence-transformers", 1.2, result, rates["ours"] / peer, limit / peer)
+            peer = max(rate for key, rate in rates.items() if key.startswith("sentence-transformers"))
+            for contender, door in (("ours", ""), ("ours, over HTTP", " over HTTP")):
+                row = f"this package, ONNX: embeddings{door}, {name}"
+                add(row, "sentence-transformers", 1.2, result, rates[contender] / peer, limit / peer)
+    for result in comparisons.runs("fine_tuning"):
+        for name, case in result["cases"].items():
+            rates = {key: each["per_second"] for key, each in case["contenders"].items()}
+            ours = max(rate for key, rate in rates.items() if key.startswith("ours"))
+            limit = max(each["per_second"] for each in case["limits"].values())
+            for peer in dict.fromkeys(key.partition(",")[0] for key in rates):
+                if peer != "ours":
+                    rate = max(rate for key, rate in rates.items() if key.startswith(peer))
+                    add(f"this package: fine-tuning, {name}", peer, 1.2, result, ours / rate, limit / rate)
     for result in comparisons.runs("transcription"):
         for name, case in result["cases"].items():
             rates = {key: each["per_second"] for key, each in case["contenders"].items()}
             row = f"this package, ONNX: transcription, {name}"
             add(row, "faster-whisper", 1.2, result, rates["ours"] / rates["faster-whisper"], None)
     return measuring.table(list(rows.values()))
+
+
+def fine_tuning() -> str:
+    """Return the texts per second of each trainer."""
+    rows = [
+        {
+            "": f"{name}: {label(contender)}",
+            "texts/s": f"{figures['per_second']:.0f}",
+            "processor time of a text": f"{1000 * figures['processor_seconds'] / figures['units']:.0f} ms",
+            "first epoch, processor time": f"{figures['first_processor_seconds']:.0f} s",
+            "memory": f"{figures['peak_memory_mib']:,.0f} MiB",
+            "on": comparisons.machine(result),
+        }
+        for result in comparisons.runs("fine_tuning")
+        for name, case in result["cases"].items()
+        for contender, figures in case["contenders"].items()
+    ]
+    return measuring.table(rows)
 
 
 def serving() -> str:
@@ -579,6 +649,8 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "step_profile": step_profile,
     "decoding_profile": decoding_profile,
     "training": training,
+    "fine_tuning": fine_tuning,
+    "epoch_with_xla": epoch_with_xla,
     "data": data,
     "resume": resume,
     "devices": devices,

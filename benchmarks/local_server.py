@@ -1,0 +1,68 @@
+"""Start a server in this process, for benchmarks that count its processor time as theirs."""
+
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+
+class LocalServer:
+    """A server of an export in a thread, and a connection to it that costs little.
+
+    Args:
+        folder: the export, which is served as "model".
+        **options: further arguments of `create_app`.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        import uvicorn
+
+        from keras_transformer_serving.server import create_app
+
+        config = uvicorn.Config(
+            create_app({"model": folder}, **options),
+            port=0,
+            log_level="error",
+            http="h11",  # also where a faster parser is installed
+            timeout_keep_alive=3600,  # others' turns are between two requests
+        )
+        server = uvicorn.Server(config)
+        threading.Thread(target=server.run, daemon=True).start()
+        while not server.started:
+            time.sleep(0.01)
+        self._socket = socket.create_connection(server.servers[0].sockets[0].getsockname()[:2], 60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while self._answer("GET", "/v1/models/model/metadata")[0] != 200:
+            time.sleep(0.1)  # models are loaded after the start
+
+    def post(self, path: str, values: Any) -> bytes:
+        """Return the body of the answer to a request with JSON.
+
+        Raises:
+            RuntimeError: if the status is not 200.
+        """
+        status, body = self._answer("POST", path, json.dumps(values).encode())
+        if status != 200:
+            raise RuntimeError(f"The status must be 200. Received: {status}, {body.decode()}")
+        return body
+
+    def _answer(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        head = f"{method} {path} HTTP/1.1\r\nHost: it\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._received()
+        answer, _, content = received.partition(b"\r\n\r\n")
+        size = int(answer.lower().partition(b"content-length:")[2].split(b"\r", 1)[0])
+        parts = [content]
+        while sum(map(len, parts)) < size:
+            parts.append(self._received())
+        return int(answer[9:12]), b"".join(parts)
+
+    def _received(self) -> bytes:
+        received = self._socket.recv(2**16)
+        if not received:
+            raise ConnectionError("The server closed the connection")
+        return received
