@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -222,6 +223,33 @@ def encoder_latency(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
             yield from compare(ENCODER, name, result, forms(figures, {"ours": "default"}), peers)
 
 
+DECODER_ONLY = "generation, SmolLM2's shape"
+
+
+def decoder_only(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare a further token of each precision with llama.cpp and CTranslate2, whose weights have as many bits.
+
+    The cases with 1 and 2 threads are one, of which each contender's fastest counts.
+    """
+    peers = {"float32": ("F32", "float32"), "int8": ("Q8_0", "int8"), "int4": ("Q4_0", "")}
+    for result in runs("decoder_only", folder):
+        fastest: dict[str, dict[str, dict[str, float]]] = {}
+        for name, case in result["cases"].items():
+            rates = fastest.setdefault("batch 1" if "thread" in name else name, {})
+            for contender, figures in case["contenders"].items():
+                rate, before = (
+                    1 / figures["seconds_per_further_token"],
+                    rates.get(contender, {"per_second": 0.0}),
+                )
+                rates[contender] = max({"per_second": rate}, before, key=operator.itemgetter("per_second"))
+        for name, rates in fastest.items():
+            for precision, (kind, other) in peers.items():
+                library = {"llama.cpp": f"llama.cpp {kind}", "CTranslate2": f"CTranslate2 {other}"}
+                measured = {peer: forms(rates, {key: ""}) for peer, key in library.items() if key in rates}
+                ours = forms(rates, {f"ours, ONNX {precision}": "the ONNX export"})
+                yield from compare(DECODER_ONLY, f"{precision}, {name}", result, ours, measured)
+
+
 EMBEDDINGS = "embeddings of all-MiniLM-L6-v2"
 EMBEDDINGS_OVER_HTTP = "embeddings of all-MiniLM-L6-v2 over HTTP"
 
@@ -300,7 +328,7 @@ def serving(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 def all_comparisons(folder: pathlib.Path = RESULTS) -> list[Comparison]:
     """Return every comparison of speed in the results, the largest first."""
     benchmarks = (
-        *(attention, train_step, training, devices, generation, translation),
+        *(attention, train_step, training, devices, generation, decoder_only, translation),
         *(encoder_latency, embeddings, fine_tuning, transcription, serving),
     )
     comparisons = [comparison for benchmark in benchmarks for comparison in benchmark(folder)]

@@ -102,6 +102,7 @@ def machines() -> str:
         "training*",
         "devices",
         "generation*",
+        "decoder_only",
         "encoder_latency*",
         "embeddings*",
         "fine_tuning*",
@@ -408,6 +409,10 @@ def aims() -> str:
             for contender, door in (("ours", ""), ("ours, over HTTP", " over HTTP")):
                 row = f"this package, ONNX: embeddings{door}, {name}"
                 add(row, "sentence-transformers", 1.2, result, rates[contender] / peer, limit / peer)
+    for each in comparisons.decoder_only():
+        aim = 1.0 if each.peer == "llama.cpp" else 1.3
+        result = read("decoder_only")
+        add(f"this package, ONNX: {each.topic}, {each.case}", each.peer, aim, result, each.default, None)
     for result in comparisons.runs("fine_tuning"):
         for name, case in result["cases"].items():
             rates = {key: each["per_second"] for key, each in case["contenders"].items()}
