@@ -187,6 +187,7 @@ def test_row_and_column_formats_of_tensorflow_serving_are_accepted(exports):
             assert found == (200, single)
         assert await predict(app, "classifier", []) == (200, {"predictions": []})
         _, status = await json_call(app, "GET", "/v1/models/classifier")
+        assert (status["name"], status["ready"]) == ("classifier", True)  # of KServe's first protocol
         assert status["model_version_status"] == [
             {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
         ]

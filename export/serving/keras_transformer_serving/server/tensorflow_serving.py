@@ -131,14 +131,16 @@ def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str)
 
 
 def status(model: ServedModel, number: int | None = None) -> dict[str, Any]:
-    """Return the states of the versions of a model."""
+    """Return the states of the versions of a model; KServe's first protocol reads "name" and "ready" there."""
     versions = [version for version in model.versions.values() if number in (None, version.number)]
     if not versions and number is not None:
         raise RequestError(404, f"Could not find version {number} of model {model.name}")
     return {
+        "name": model.name,
+        "ready": any(version.loaded is not None for version in versions),
         "model_version_status": [
             _status(version) for version in sorted(versions, key=lambda version: -version.number)
-        ]
+        ],
     }
 
 
@@ -275,7 +277,7 @@ def _paths(server: Server) -> Json:
             signatures = loaded.signatures
         path = f"/v1/models/{model.name}"
         for suffix, summary, names in (
-            ("", "The versions of the model and their states", ["model_version_status"]),
+            ("", "The versions of the model and their states", ["name", "ready", "model_version_status"]),
             ("/metadata", "The signatures of the model", ["model_spec", "metadata"]),
         ):
             answer = fields.object_of({name: {} for name in names}, names)
