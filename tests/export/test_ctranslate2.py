@@ -179,6 +179,19 @@ def test_outputs_scores_and_limits_equal_the_pipeline(search, tmp_path):
 
 
 @pytest.mark.slow
+def test_scores_where_padding_is_probable_equal_the_pipeline(tmp_path):
+    pipeline = translator(sampler=Beam(2, num_return=2), output_bias=True)
+    bias = np.array(pipeline.model.output_bias)
+    bias[TOKENIZER.pad_id] = 3
+    pipeline.model.output_bias.assign(bias)
+    found, expected = (
+        each.generate(TEXTS) for each in (serving.load(exported(pipeline, tmp_path)), pipeline)
+    )
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+
+
+@pytest.mark.slow
 def test_prompts_of_several_lengths_and_other_ends_equal_the_pipeline(tmp_path):
     probable = writer().generate(TEXTS).ids[:, 0, 2].tolist()
     constraints = [EndTokens(tuple({*probable})), MinNewTokens(2)]

@@ -110,23 +110,25 @@ class Search:
             "length_penalty": 0,
         }
 
-    def best(
-        self, lengths: Sequence[int], scores: Sequence[float], prefix: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the best hypotheses, and their log-probabilities.
+    def sums(self, lengths: Sequence[int], scores: Sequence[float], prefix: int) -> np.ndarray:
+        """Return the log-probabilities of hypotheses.
 
         Args:
             lengths: the numbers of tokens, with those of end tokens.
             scores: CTranslate2's scores.
             prefix: the number of tokens of the prefix, which CTranslate2 counts, too.
         """
-        sizes = np.maximum(np.array(lengths, np.float64), 1)
         sums = np.array(scores, np.float64)
         if self.early_stopping == "num_beams" and self.num_beams > 1:
-            sums = sums * (sizes + prefix) ** self.alpha  # CTranslate2 has divided them
+            sums *= (np.maximum(lengths, 1) + prefix) ** self.alpha  # CTranslate2 has divided them
+        return sums
+
+    def best(self, lengths: Sequence[int], sums: np.ndarray) -> np.ndarray:
+        """Return the indices of the best hypotheses, by their lengths and log-probabilities."""
+        sizes = np.maximum(np.array(lengths, np.float64), 1)
         base = sizes if self.normalization == "length" else (5 + sizes) / 6
-        order = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
-        return order, sums[order]
+        order: np.ndarray = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
+        return order
 
 
 class CTranslate2Engine(ExportedEngine):
@@ -256,15 +258,7 @@ class CTranslate2Engine(ExportedEngine):
             best = [*best]
             for row, hypotheses in zip(wrong, others, strict=True):
                 best[row] = hypotheses
-        found = [self._padded(*hypotheses) for hypotheses in best]
-        if minimum:  # the probabilities of end tokens were left out
-            scored = [
-                Scored(source, generated.ids[0, : generated.lengths[0]].tolist())
-                for source, generated in zip(sources, found, strict=True)
-            ]
-            for generated, scores in zip(found, self._scored(scored), strict=True):
-                generated.scores[0] = scores.sum()
-        return found
+        return [self._padded(*hypotheses) for hypotheses in best]
 
     def _searched(
         self,
@@ -299,10 +293,17 @@ class CTranslate2Engine(ExportedEngine):
             )
             sequences = [result.hypotheses for result in results]
         found = []
-        for result, of_row in zip(results, sequences, strict=True):
+        for source, result, of_row in zip(sources, results, sequences, strict=True):
             ids = [[int(word) for word in each[prefix:]] for each in of_row]
-            places, sums = self.search.best([*map(len, ids)], result.scores, prefix)
-            found.append(([ids[place] for place in places], sums))
+            lengths = [*map(len, ids)]
+            if suppressed or minimum:  # the scores leave out the probabilities of tokens that were
+                sums = np.array(
+                    [scores.sum() for scores in self._scored([Scored(source, row) for row in ids])]
+                )
+            else:
+                sums = self.search.sums(lengths, result.scores, prefix)
+            places = self.search.best(lengths, sums)
+            found.append(([ids[place] for place in places], sums[places]))
         return found
 
     def _padded(self, rows: Sequence[Sequence[int]], scores: Iterable[float]) -> Generated:
