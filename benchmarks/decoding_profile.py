@@ -2,9 +2,9 @@
 
 The models and requests are those of `generation.py`, with one thread. ONNX Runtime's profiler gives the time of each
 operation of the graph, also in its loops: the shortest of several rounds, less that of the shortest operation, which is
-the profiler's own. `perf record` samples the functions of CTranslate2, whose matrix multiplications are compiled at run
-time, so that those of attention cannot be told from those by weights. What is left of the processor time without
-profilers is "the rest": the dispatch of operations, the allocation of memory, Python.
+the profiler's own. `perf record` samples the functions of CTranslate2. Its matrix multiplications are compiled at run
+time, so the profile does not separate those of attention from those by weights. "The rest" is the remaining processor
+time of a run without profilers: the dispatch of operations, the allocation of memory, Python.
 
     .venv-bench/bin/python benchmarks/decoding_profile.py            # --help lists the options
 """

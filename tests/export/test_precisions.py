@@ -148,7 +148,7 @@ def test_ids_after_a_difference_are_not_compared():
     ids = IDS.copy()
     ids[0, 1:] = [9, 9, 9]
     row = thresholds._compare_ids(reference(), Graphs(ids, np.add(SCORES, [5, 0.5, 0])).generate(None))
-    assert row == {"identical": 2, "different": 1, "identical_ids": 3 / 4, "score_difference": 0.125}
+    assert row == {"identical": 2, "different": 1, "identical_ids": 3 / 4, "score_difference": 0.25}
 
 
 def test_choices_that_are_nearly_as_probable_count_as_identical():

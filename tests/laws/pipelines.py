@@ -297,7 +297,7 @@ OF_TEXTS = {
     "zero-shot": row(
         lambda: zero_shot(candidate_labels=["hello there", "q"], hypothesis_template="{}!"), TEXTS[:5]
     ),
-    "rerank": row(lambda: rerank(num_segments=1, activation="linear"), *PAIRS),
+    "rerank": row(lambda: rerank(num_segments=3, activation="linear"), *PAIRS),
     "rerank, window": row(
         lambda: rerank(**WINDOW),
         [*TEXTS[:5], "abc"],

@@ -33,7 +33,7 @@ THRESHOLDS = {
         "relative_error": 0.1,
         "mean_cosine": 0.99,
         "least_cosine": 0.97,
-        "rank_correlation": 0.9,
+        "rank_correlation": 0.95,
         "probability_difference": 0.05,
         "logit_error": 0.3,
     },
@@ -70,9 +70,9 @@ def compare(
     Returns:
         The figures, and the "thresholds" that apply to them. The figures of a pipeline that generates are the numbers
         of "identical" and "different" outputs, the share "identical_ids" among the ids up to the first that differs
-        (which counts as identical if it is one of `parity.NearChoices`),
-        and the mean "score_difference" of identical outputs, each divided by its length. Those of others are those of
-        the task (`Task.closeness`); with other `thresholds`, also those of `closeness.tensors`.
+        (which counts as identical if it is one of `parity.NearChoices`), and the largest "score_difference" of
+        identical outputs, divided by their lengths. Those of others are those of the task (`Task.closeness`); with
+        other `thresholds`, also those of `closeness.tensors`.
     """
     if isinstance(expected, Reference):
         # The same noise draws another token where its boundary is rounded otherwise, so that draws are compared at the
@@ -149,7 +149,7 @@ def _compare_ids(expected: Reference, outputs: Arrays) -> dict[str, Any]:
         "identical": int(same.sum()),
         "different": int((~same).sum()),
         "identical_ids": closeness.share(*_identical_ids(expected, ids, reference, lengths)),
-        "score_difference": float(differences.sum() / max(len(differences), 1)),
+        "score_difference": float(differences.max(initial=0)),
     }
 
 
