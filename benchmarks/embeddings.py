@@ -4,8 +4,9 @@ All contenders get the same texts of different lengths (reviews, captions and se
 batches of 32, and return unit vectors. sentence-transformers runs its model in PyTorch, or the graph of
 `torch.onnx.export` after the optimizer for transformers that comes with ONNX Runtime; in int8, the weights of that
 graph are quantized as by its `export_dynamic_quantized_onnx_model`, each column with a scale. Its own code tokenizes,
-sorts and pads in all of them. "over HTTP" are requests to the server, which runs in the same process as their client.
-"cosine" is the least one with the vectors of PyTorch in float32.
+sorts and pads in all of them. The serving library shares a batch between two threads or computes two batches at the
+same time (`workers=2`), as is faster. "over HTTP" are requests to the server, which runs in the same process as their
+client. "cosine" is the least one with the vectors of PyTorch in float32.
 
     KERAS_TRANSFORMER_DATA=… .venv-bench/bin/python benchmarks/embeddings.py     # --help lists the options
 """
@@ -90,17 +91,19 @@ def sentence_transformers(threads: int) -> Any:
     return SentenceTransformer(str(published_checkpoints.minilm()), device="cpu")
 
 
-def ours(precision: str, context: runner.Context) -> Embed:
+def ours(case: dict[str, Any], context: runner.Context) -> Embed:
     """Return the serving library's function."""
     import keras_transformer_serving as serving
 
-    embed = serving.load(context.folder / "export", precision=precision, threads=context.threads)
+    workers = context.workers if case["texts"] > 1 else 1
+    folder, precision = context.folder / "export", case["precision"]
+    embed = serving.load(folder, precision=precision, threads=context.threads, workers=workers)
     return lambda batch: np.asarray(embed(batch, batch_size=BATCH_SIZE))
 
 
-def over_http(precision: str, context: runner.Context) -> Embed:
+def over_http(case: dict[str, Any], context: runner.Context) -> Embed:
     """Return requests of text-embeddings-inference's protocol to the server, all texts of a call in one."""
-    server = LocalServer(context.folder / "export", precision=precision, threads=context.threads)
+    server = LocalServer(context.folder / "export", precision=case["precision"], threads=context.threads)
 
     def embed(batch: Sequence[str]) -> np.ndarray:
         return np.array(json.loads(server.post("/embed", {"inputs": batch})))
@@ -108,19 +111,19 @@ def over_http(precision: str, context: runner.Context) -> Embed:
     return embed
 
 
-def in_pytorch(precision: str, context: runner.Context) -> Embed:
+def in_pytorch(case: dict[str, Any], context: runner.Context) -> Embed:
     """Return sentence-transformers' function in PyTorch."""
     return functools.partial(sentence_transformers(context.threads).encode, batch_size=BATCH_SIZE)
 
 
-def in_onnx(precision: str, context: runner.Context) -> Embed:
+def in_onnx(case: dict[str, Any], context: runner.Context) -> Embed:
     """Return sentence-transformers' function, whose model is an ONNX graph."""
     import onnxruntime
     import torch
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = context.threads
-    path = context.folder / f"{precision}.onnx"
+    path = context.folder / f"{case['precision']}.onnx"
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
     library = sentence_transformers(context.threads)
@@ -135,7 +138,7 @@ def in_onnx(precision: str, context: runner.Context) -> Embed:
 
 def prepare(case: dict[str, Any], context: runner.Context, create: Callable[..., Embed]) -> runner.Run:
     """Prepare calls with all texts of a case."""
-    embed, calls = create(case["precision"], context), texts(case["texts"])
+    embed, calls = create(case, context), texts(case["texts"])
     found = np.asarray(embed(texts(128)[0]))
     cosine = float((found * np.load(context.folder / "expected.npy")).sum(-1).min())
 

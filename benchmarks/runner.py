@@ -55,6 +55,11 @@ class Context:
     folder: pathlib.Path
     options: argparse.Namespace
 
+    @property
+    def workers(self) -> int:
+        """Return the number of batches that fill all cores if each is computed by this number of threads."""
+        return max(self.options.threads) // self.threads
+
 
 Prepare = Callable[[Any, Context], Run]
 

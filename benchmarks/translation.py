@@ -63,11 +63,6 @@ def searching(pipeline: Any, beams: int) -> Any:
     return pipeline.with_settings("greedy" if beams == 1 else beam, max_new_tokens=MAX_NEW_TOKENS)
 
 
-def workers(case: dict[str, Any], context: runner.Context) -> int:
-    """Return the number of batches to translate at the same time."""
-    return max(context.options.threads) // context.threads if case["batch_size"] > 1 else 1
-
-
 def translate_with_xla(case: dict[str, Any], context: runner.Context) -> Translate:
     """Return translation by the pipeline."""
     import tensorflow as tf
@@ -84,7 +79,8 @@ def translate_with_onnx(case: dict[str, Any], context: runner.Context, precision
     import keras_transformer_serving as serving
 
     folder = context.folder / f"beams_{case['beams']}"
-    model = serving.load(folder, precision=precision, threads=context.threads, workers=workers(case, context))
+    workers = context.workers if case["batch_size"] > 1 else 1
+    model = serving.load(folder, precision=precision, threads=context.threads, workers=workers)
     return lambda texts: model(texts, batch_size=case["batch_size"])
 
 
@@ -99,7 +95,7 @@ def translate_with_ctranslate2(case: dict[str, Any], context: runner.Context, pr
     ids_of = {piece: id_ for id_, piece in enumerate(pieces)}
     translator = ctranslate2.Translator(
         str(context.folder / precision),
-        inter_threads=workers(case, context),
+        inter_threads=context.workers if case["batch_size"] > 1 else 1,
         intra_threads=context.threads,
         compute_type=precision,
     )
