@@ -34,15 +34,15 @@ async def call(app, method, path, body=b"", headers=(), disconnect=None, chunks=
         if message["type"] == "http.response.body" and not message.get("more_body"):
             done.set()
 
-    raw = path.encode()
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": method,
         "path": path,
-        "raw_path": raw,
-        "query_string": b"",
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
         "root_path": "",
         "scheme": "http",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers],

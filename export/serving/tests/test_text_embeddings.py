@@ -287,5 +287,9 @@ def test_the_server_describes_itself(exports):
     async def test_several(app):
         _, found = await json_call(app, "GET", "/info")
         assert (found["model_id"], found["served_model_name"]) == ("embedder", "embedder")
+        _, found = await json_call(app, "GET", "/info?model=normalizing")
+        assert (found["model_id"], found["served_model_name"]) == ("normalizing", "normalizing")
+        status, found = await json_call(app, "GET", "/info?model=other")
+        assert (status, found["error"]) == (404, "`model` must be embedder or normalizing. Received: 'other'")
 
     run(exports, test_several, "embedder", "normalizing")
