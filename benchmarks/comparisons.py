@@ -226,25 +226,34 @@ def encoder_latency(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
 DECODER_ONLY = "generation, SmolLM2's shape"
 
 
-def decoder_only(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
-    """Compare a further token of each precision with llama.cpp and CTranslate2, whose weights have as many bits.
+# Of each precision, the forms of llama.cpp and CTranslate2 whose weights have as many bits.
+DECODER_ONLY_PEERS = {
+    "float32": {"llama.cpp": "llama.cpp F32", "CTranslate2": "CTranslate2 float32"},
+    "int8": {"llama.cpp": "llama.cpp Q8_0", "CTranslate2": "CTranslate2 int8"},
+    "int4": {"llama.cpp": "llama.cpp Q4_0"},
+}
+
+
+def further_tokens(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, float]]]:
+    """Return the rates of further tokens of each contender and limit, by case.
 
     The cases with 1 and 2 threads are one, of which each contender's fastest counts.
     """
-    peers = {"float32": ("F32", "float32"), "int8": ("Q8_0", "int8"), "int4": ("Q4_0", "")}
+    fastest: dict[str, dict[str, Mapping[str, float]]] = {}
+    for name, case in result["cases"].items():
+        rates = fastest.setdefault("batch 1" if "thread" in name else name, {})
+        for contender, figures in {**case.get("limits", {}), **case["contenders"]}.items():
+            rate = 1 / figures["seconds_per_further_token"]
+            before = rates.get(contender, {"per_second": 0.0})
+            rates[contender] = max({"per_second": rate}, before, key=operator.itemgetter("per_second"))
+    return fastest
+
+
+def decoder_only(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
+    """Compare a further token of each precision with llama.cpp and CTranslate2."""
     for result in runs("decoder_only", folder):
-        fastest: dict[str, dict[str, dict[str, float]]] = {}
-        for name, case in result["cases"].items():
-            rates = fastest.setdefault("batch 1" if "thread" in name else name, {})
-            for contender, figures in case["contenders"].items():
-                rate, before = (
-                    1 / figures["seconds_per_further_token"],
-                    rates.get(contender, {"per_second": 0.0}),
-                )
-                rates[contender] = max({"per_second": rate}, before, key=operator.itemgetter("per_second"))
-        for name, rates in fastest.items():
-            for precision, (kind, other) in peers.items():
-                library = {"llama.cpp": f"llama.cpp {kind}", "CTranslate2": f"CTranslate2 {other}"}
+        for name, rates in further_tokens(result).items():
+            for precision, library in DECODER_ONLY_PEERS.items():
                 measured = {peer: forms(rates, {key: ""}) for peer, key in library.items() if key in rates}
                 ours = forms(rates, {f"ours, ONNX {precision}": "the ONNX export"})
                 yield from compare(DECODER_ONLY, f"{precision}, {name}", result, ours, measured)

@@ -3,7 +3,8 @@
 30 blocks, D 576, 9 heads and 3 of keys and values, hidden size 1,536, vocabulary 49,152, random weights: milliseconds
 for a further token of each row after prompts of 32 or 512, in batches of 1, 8 and 32, by ONNX Runtime in float32, int8
 and int4, by llama.cpp in F32, Q8_0 and Q4_0 (with the embeddings, which are also the output matrix, in Q8_0, as ours
-are in 8 bits), and by CTranslate2 in float32 and int8.
+are in 8 bits), and by CTranslate2 in float32 and int8. The multiplications by weights of a step alone, by ONNX Runtime
+in each precision, are a lower limit.
 
     .venv-bench/bin/python benchmarks/decoder_only.py --llama FOLDER     # --quick tries it, --cases some of them
 
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import matrix_multiplications
 import numpy as np
 import runner
 
@@ -32,6 +34,7 @@ PRECISIONS = ("float32", "int8", "int4")
 FORMATS = ("F32", "Q8_0", "Q4_0")
 GRAPHS = {f"ours, ONNX {precision}": precision for precision in PRECISIONS}
 PEERS = {f"llama.cpp {name}": name for name in FORMATS}
+LIMITS = {f"the matrix multiplications, by ONNX Runtime, {precision}": precision for precision in PRECISIONS}
 CTRANSLATE2 = {f"CTranslate2 {precision}": precision for precision in ("float32", "int8")}
 CASES = {
     "1 thread": {"threads": 1, "batch_size": 1, "prompt": 32},
@@ -253,9 +256,27 @@ def prepare(case: dict[str, Any], context: runner.Context, build: Callable[..., 
     return run
 
 
+def prepare_matmuls(case: dict[str, Any], context: runner.Context, precision: str) -> runner.Run:
+    """Prepare only the multiplications by weights of a step."""
+    size, hidden = SHAPE["model_dim"], SHAPE["hidden_dim"]
+    keys = size * SHAPE["num_kv_heads"] // SHAPE["num_heads"]
+    # Query, key and value; the output of attention; gate and hidden units; the output of the feed-forward network.
+    layer = [(size, size + 2 * keys), (size, size), (size, 2 * hidden), (hidden, size)]
+    shapes = [*SHAPE["num_layers"] * layer, (size, VOCABULARY)]
+    multiply = matrix_multiplications.onnx_runtime(
+        shapes, case["threads"], case["batch_size"], precision, TOKENS
+    )
+
+    def run() -> runner.Figures:
+        times = runner.timed(multiply)
+        return {f"{clock}_per_further_token": each / TOKENS for clock, each in times.items()}
+
+    return run
+
+
 def derive(case: dict[str, Any], measured: dict[str, Any]) -> None:
     """Record the number of threads, which is that of the case."""
-    for figures in measured["contenders"].values():
+    for figures in (*measured["limits"].values(), *measured["contenders"].values()):
         figures["threads"] = case["threads"]
 
 
@@ -277,6 +298,9 @@ BENCHMARK = runner.Benchmark(
             name: functools.partial(prepare, build=functools.partial(ctranslate2_model, precision))
             for name, precision in CTRANSLATE2.items()
         },
+    },
+    limits={
+        name: functools.partial(prepare_matmuls, precision=precision) for name, precision in LIMITS.items()
     },
     units=lambda case: TOKENS * case["batch_size"],
     threads=(0,),  # those of the case

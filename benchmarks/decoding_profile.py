@@ -205,7 +205,7 @@ def limit(name: str, batch_size: int, precision: str, folder: pathlib.Path) -> C
     del folder
     shape = generation.SHAPES[name]
     shapes = matrix_multiplications.matrices(shape.layers, shape.matmuls, shape.size, shape.vocabulary_size)
-    multiply = matrix_multiplications.onnx_runtime(shapes, 1, batch_size, precision == "int8", shape.tokens)
+    multiply = matrix_multiplications.onnx_runtime(shapes, 1, batch_size, precision, shape.tokens)
     return lambda action: processor_time(multiply)
 
 

@@ -161,9 +161,8 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context) -> runner.Run
     batches = len(calls) * -(-case["texts"] // BATCH_SIZE)
     tokens = sum(len(each.ids) for batch in calls for each in tokenizer.encode_batch(batch))
     shapes = LAYERS * [*4 * [(SIZE, SIZE)], (SIZE, 4 * SIZE), (4 * SIZE, SIZE)]
-    is_int8 = case["precision"] == "int8"
     step = matrix_multiplications.onnx_runtime(
-        shapes, context.threads, round(tokens / batches), is_int8, batches
+        shapes, context.threads, round(tokens / batches), case["precision"], batches
     )
 
     def run() -> runner.Figures:

@@ -1,6 +1,6 @@
 """The matrix multiplications of one generation step: one or a few vectors by every decoder matrix.
 
-They are a lower limit for the time of a step with the same library, used by `generation.py`.
+They are a lower limit for the time of a step with the same library, used by other benchmarks.
 """
 
 import functools
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 STEPS = 50
+BLOCK = 64  # weights of 4 and 8 bits that share a scale in `MatMulNBits`
 Shapes = list[tuple[int, int]]
 
 
@@ -64,37 +65,47 @@ def jax_xla(shapes: Shapes, threads: int, rows: int) -> Callable[[], object]:
 
 
 def onnx_runtime(
-    shapes: Shapes, threads: int, rows: int, int8: bool = False, steps: int = STEPS
+    shapes: Shapes, threads: int, rows: int, precision: str = "float32", steps: int = STEPS
 ) -> Callable[[], object]:
-    """Return a function that runs steps of an ONNX graph of matrix multiplications, with weights of float32 or int8."""
+    """Return a function that runs steps of an ONNX graph of matrix multiplications.
+
+    Args:
+        shapes: the shapes of the matrices.
+        threads: the number of threads.
+        rows: the number of vectors.
+        precision: that of the weights: "float32", "int8", or "int4" for 4 bits, and 8 in the last matrix.
+        steps: the number of steps.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     random = np.random.default_rng(0)
     sizes = sorted({inner for inner, _ in shapes})
-    weights = [
-        numpy_helper.from_array(
-            random.integers(-64, 64, shape, "int8")
-            if int8
-            else random.normal(size=shape, scale=0.05).astype("float32"),
-            f"w{i}",
-        )
-        for i, shape in enumerate(shapes)
-    ]
-    weights.append(numpy_helper.from_array(np.array(0.001, "float32"), "scale"))
-    nodes = [
-        helper.make_node(
-            "DynamicQuantizeMatMul", [f"x{inner}", f"w{i}", "scale"], [f"y{i}"], domain="com.microsoft"
-        )
-        if int8
-        else helper.make_node("MatMul", [f"x{inner}", f"w{i}"], [f"y{i}"])
-        for i, (inner, _) in enumerate(shapes)
-    ]
+    weights = {"scale": np.array(0.001, "float32")}
+    nodes = []
+    for i, (inner, outer) in enumerate(shapes):
+        inputs, settings = [f"x{inner}", f"w{i}"], {}
+        if precision == "float32":
+            operation = "MatMul"
+            weights[f"w{i}"] = random.normal(size=(inner, outer), scale=0.05).astype("float32")
+        elif precision == "int8":
+            operation = "DynamicQuantizeMatMul"
+            weights[f"w{i}"] = random.integers(-64, 64, (inner, outer), "int8")
+            inputs.append("scale")
+        else:
+            operation, blocks = "MatMulNBits", -(-inner // BLOCK)
+            bits = 8 if i + 1 == len(shapes) else 4
+            weights[f"w{i}"] = random.integers(0, 256, (outer, blocks, BLOCK * bits // 8), "uint8")
+            weights[f"s{i}"] = np.full((outer, blocks), 0.001, "float32")
+            inputs.append(f"s{i}")
+            settings = {"K": inner, "N": outer, "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
+        domain = "" if precision == "float32" else "com.microsoft"
+        nodes.append(helper.make_node(operation, inputs, [f"y{i}"], domain=domain, **settings))
     graph = helper.make_graph(
         nodes,
         "matmuls",
         [helper.make_tensor_value_info(f"x{size}", TensorProto.FLOAT, [None, size]) for size in sizes],
         [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, None) for i in range(len(shapes))],
-        weights,
+        [numpy_helper.from_array(values, name) for name, values in weights.items()],
     )
     session = _session(graph, threads)
     inputs = {f"x{size}": np.ones((rows, size), "float32") for size in sizes}
@@ -141,5 +152,5 @@ def _session(graph: Any, threads: int) -> Any:
 LIBRARIES = {
     "XLA": xla,
     "ONNX Runtime": onnx_runtime,
-    "ONNX Runtime, int8": functools.partial(onnx_runtime, int8=True),
+    "ONNX Runtime, int8": functools.partial(onnx_runtime, precision="int8"),
 }

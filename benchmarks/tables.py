@@ -409,10 +409,19 @@ def aims() -> str:
             for contender, door in (("ours", ""), ("ours, over HTTP", " over HTTP")):
                 row = f"this package, ONNX: embeddings{door}, {name}"
                 add(row, "sentence-transformers", 1.2, result, rates[contender] / peer, limit / peer)
-    for each in comparisons.decoder_only():
-        aim = 1.0 if each.peer == "llama.cpp" else 1.3
-        result = read("decoder_only")
-        add(f"this package, ONNX: {each.topic}, {each.case}", each.peer, aim, result, each.default, None)
+    for result in comparisons.runs("decoder_only"):
+        for name, figures in comparisons.further_tokens(result).items():
+            rates = {key: each["per_second"] for key, each in figures.items()}
+            for precision, library in comparisons.DECODER_ONLY_PEERS.items():
+                row = f"this package, ONNX: {comparisons.DECODER_ONLY}, {precision}, {name}"
+                ours, limit = (
+                    rates.get(f"{key} {precision}")
+                    for key in ("ours, ONNX", "the matrix multiplications, by ONNX Runtime,")
+                )
+                for peer, key in library.items() if ours else ():
+                    aim = 1.0 if peer == "llama.cpp" and name in ("batch 1", "prompt 512") else 1.3
+                    if key in rates:
+                        add(row, peer, aim, result, ours / rates[key], limit and limit / rates[key])
     for result in comparisons.runs("fine_tuning"):
         for name, case in result["cases"].items():
             rates = {key: each["per_second"] for key, each in case["contenders"].items()}
@@ -626,12 +635,13 @@ def quantized_language_models() -> str:
 def decoder_only() -> str:
     """Return the time of a further token of each row by the decoder-only model of each contender, in each case."""
     result = read("decoder_only")
-    names = list(dict.fromkeys(name for case in result["cases"].values() for name in case["contenders"]))
+    cases = {name: {**case.get("limits", {}), **case["contenders"]} for name, case in result["cases"].items()}
+    names = list(dict.fromkeys(name for figures in cases.values() for name in figures))
     rows = []
     for name in names:
         row = {"ms for a further token": label(name)}
         for case, measured in result["cases"].items():
-            figures = measured["contenders"].get(name)
+            figures = cases[case].get(name)
             columns = {
                 case: "seconds_per_further_token",
                 f"{case}, processor time": "processor_seconds_per_further_token",
@@ -639,7 +649,7 @@ def decoder_only() -> str:
             if measured.get("prompt", 0) > 100:  # reading it takes longest
                 columns[f"{case}, first token"] = "seconds_to_first_token"
             for title, key in columns.items():
-                row[title] = "–" if figures is None else f"{1000 * figures[key]:.1f}"
+                row[title] = f"{1000 * figures[key]:.1f}" if figures and key in figures else "–"
         rows.append({**row, "on": comparisons.machine(result)})
     return measuring.table(rows)
 

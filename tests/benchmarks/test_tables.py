@@ -220,3 +220,22 @@ def test_experiments_can_be_of_some_cases(tables, monkeypatch):
     content = {name: {"runs": [{}], "over seeds": values} for name in ("copy, memory", "text, memory")}
     monkeypatch.setattr(tables, "read", lambda name: {"results": content})
     assert "text" not in tables.experiment("any", "copy")
+
+
+def test_aims_of_decoder_only_models_have_the_limit_of_their_precision(comparisons, tables, monkeypatch):
+    seconds = {
+        "the matrix multiplications, by ONNX Runtime, int4": 0.004,
+        "ours, ONNX int4": 0.01,
+        "llama.cpp Q4_0": 0.005,
+    }
+    figures = {name: {"seconds_per_further_token": each} for name, each in seconds.items()}
+    slower = {name: {"seconds_per_further_token": 2 * each} for name, each in seconds.items()}
+    cases = {}
+    for threads, each in ((1, slower), (2, figures)):
+        (limit, *_), limits = each, dict([*each.items()][:1])
+        contenders = {name: value for name, value in each.items() if name != limit}
+        cases[f"{threads} threads"] = {"limits": limits, "contenders": contenders}
+    run = {"machine": {"device": "CPU, here"}, "cases": cases}
+    runs = {"decoder_only": [run]}
+    monkeypatch.setattr(comparisons, "runs", lambda name, *_: runs.get(name, []))
+    assert "0.50 × of at most 1.25 ×" in tables.aims()
