@@ -271,8 +271,11 @@ def embeddings(folder: pathlib.Path = RESULTS) -> Iterator[Comparison]:
             figures = case["contenders"]
             library = {f"sentence-transformers, {key}": form for key, form in names.items()}
             peers = {"sentence-transformers": forms(figures, library)}
-            for contender, topic in (("ours", EMBEDDINGS), ("ours, over HTTP", EMBEDDINGS_OVER_HTTP)):
-                yield from compare(topic, name, result, forms(figures, {contender: "the ONNX export"}), peers)
+            yield from compare(EMBEDDINGS, name, result, forms(figures, {"ours": "the ONNX export"}), peers)
+            ours = forms(figures, {"ours, over HTTP": "the ONNX export"})
+            if server := forms(figures, {"sentence-transformers, ONNX, over HTTP": "in ONNX Runtime"}):
+                peers = {**peers, "sentence-transformers behind Starlette": server}
+            yield from compare(EMBEDDINGS_OVER_HTTP, name, result, ours, peers)
 
 
 FINE_TUNING = "fine-tuning of all-MiniLM-L6-v2"

@@ -5,8 +5,9 @@ batches of 32, and return unit vectors. sentence-transformers runs its model in 
 `torch.onnx.export` after the optimizer for transformers that comes with ONNX Runtime; in int8, the weights of that
 graph are quantized as by its `export_dynamic_quantized_onnx_model`, each column with a scale. Its own code tokenizes,
 sorts and pads in all of them. The serving library shares a batch between two threads or computes two batches at the
-same time (`workers=2`), as is faster. "over HTTP" are requests to the server, which runs in the same process as their
-client. "cosine" is the least one with the vectors of PyTorch in float32.
+same time (`workers=2`), as is faster. "over HTTP" are requests to a server in the same process as their client: this
+package's, or for sentence-transformers a plain Starlette one. "cosine" is the least one with the vectors of PyTorch in
+float32.
 
     KERAS_TRANSFORMER_DATA=… .venv-bench/bin/python benchmarks/embeddings.py     # --help lists the options
 """
@@ -33,6 +34,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 OURS, SERVER = "ours", "ours, over HTTP"
 TORCH, ONNX = "sentence-transformers, PyTorch", "sentence-transformers, ONNX"
+PEER_SERVER = f"{ONNX}, over HTTP"
 LIMIT = "the matrix multiplications, by ONNX Runtime"
 BATCH_SIZE, LAYERS, SIZE = 32, 6, 384
 CASES = {
@@ -103,12 +105,9 @@ def ours(case: dict[str, Any], context: runner.Context) -> Embed:
 
 def over_http(case: dict[str, Any], context: runner.Context) -> Embed:
     """Return requests of text-embeddings-inference's protocol to the server, all texts of a call in one."""
-    server = LocalServer(context.folder / "export", precision=case["precision"], threads=context.threads)
-
-    def embed(batch: Sequence[str]) -> np.ndarray:
-        return np.array(json.loads(server.post("/embed", {"inputs": batch})))
-
-    return embed
+    folder, precision = context.folder / "export", case["precision"]
+    server = LocalServer.of_export(folder, precision=precision, threads=context.threads)
+    return functools.partial(posted, server)
 
 
 def in_pytorch(case: dict[str, Any], context: runner.Context) -> Embed:
@@ -134,6 +133,30 @@ def in_onnx(case: dict[str, Any], context: runner.Context) -> Embed:
 
     library[0].forward = forward
     return functools.partial(library.encode, batch_size=BATCH_SIZE)
+
+
+def peer_over_http(case: dict[str, Any], context: runner.Context) -> Embed:
+    """Return requests to a plain Starlette server that calls sentence-transformers' function in another thread."""
+    import asyncio
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    encode = in_onnx(case, context)
+
+    async def answer(request: Request) -> JSONResponse:
+        vectors = await asyncio.to_thread(encode, (await request.json())["inputs"])
+        return JSONResponse(vectors.tolist())
+
+    server = LocalServer(Starlette(routes=[Route("/embed", answer, methods=["POST"])]), http="h11")
+    return functools.partial(posted, server)
+
+
+def posted(server: LocalServer, batch: Sequence[str]) -> np.ndarray:
+    """Return the vectors that a server answers for texts."""
+    return np.array(json.loads(server.post("/embed", {"inputs": batch})))
 
 
 def prepare(case: dict[str, Any], context: runner.Context, create: Callable[..., Embed]) -> runner.Run:
@@ -172,7 +195,7 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context) -> runner.Run
     return run
 
 
-CONTENDERS = {OURS: ours, SERVER: over_http, TORCH: in_pytorch, ONNX: in_onnx}
+CONTENDERS = {OURS: ours, SERVER: over_http, TORCH: in_pytorch, ONNX: in_onnx, PEER_SERVER: peer_over_http}
 BENCHMARK = runner.Benchmark(
     __file__,
     __doc__,

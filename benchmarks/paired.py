@@ -194,7 +194,7 @@ def serving(case: Options, context: runner.Context) -> runner.Run:
 def server(case: Options, context: runner.Context) -> runner.Run:
     """Prepare requests to a server in this process, one after another."""
     folder, texts = exported(case)
-    server = LocalServer(folder)
+    server = LocalServer.of_export(folder)
 
     def run() -> runner.Figures:
         for text in texts:

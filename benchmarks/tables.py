@@ -409,6 +409,10 @@ def aims() -> str:
             for contender, door in (("ours", ""), ("ours, over HTTP", " over HTTP")):
                 row = f"this package, ONNX: embeddings{door}, {name}"
                 add(row, "sentence-transformers", 1.2, result, rates[contender] / peer, limit / peer)
+            if server := rates.get("sentence-transformers, ONNX, over HTTP"):
+                row = f"this package, ONNX: embeddings over HTTP, {name}"
+                beside = "sentence-transformers behind Starlette"
+                add(row, beside, 1.2, result, rates["ours, over HTTP"] / server, limit / server)
     for result in comparisons.runs("decoder_only"):
         for name, figures in comparisons.further_tokens(result).items():
             rates = {key: each["per_second"] for key, each in figures.items()}

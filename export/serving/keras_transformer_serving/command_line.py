@@ -192,7 +192,13 @@ def check_requirements() -> None:
 async def _serve(options: argparse.Namespace) -> None:
     import uvicorn
 
-    from keras_transformer_serving.server import Limits, create_app, open_inference_grpc, tracing
+    from keras_transformer_serving.server import (
+        Limits,
+        connections,
+        create_app,
+        open_inference_grpc,
+        tracing,
+    )
     from keras_transformer_serving.server.batching import check_seconds
 
     _check_ports(port=options.port, grpc_port=options.grpc_port)
@@ -246,7 +252,7 @@ async def _serve(options: argparse.Namespace) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
-            http="h11",  # httptools loses the body of a request with the header Upgrade, such as of Java's clients
+            http=connections.Connection,
             proxy_headers=False,  # `Proxies` reads more of them
             timeout_keep_alive=75,  # longer than the timeout of proxies, so that they close the connection
             limit_concurrency=options.max_connections,

@@ -15,7 +15,7 @@ from keras_transformer_serving.bundle import ONNX
 from keras_transformer_serving.server import fields, openapi, requests
 from keras_transformer_serving.server.api import DRAINING, Api, Json, Server, encoded_response, json_response
 from keras_transformer_serving.server.fields import Field
-from keras_transformer_serving.server.signatures import RequestError, Signature, json_values, truncate_of
+from keras_transformer_serving.server.signatures import RequestError, Signature, truncate_of
 from keras_transformer_serving.server.tensorflow_serving import check_fields, find, of_all_rows
 from keras_transformer_serving.server.versions import STABLE, Loaded
 from keras_transformer_serving.tasks import DEFAULT, DTYPES, Row, Tensor, shown
@@ -125,7 +125,7 @@ def respond(
             contents.append(to_bytes(tensor, values))
             output["parameters"] = {"binary_data_size": len(contents[-1])}
         else:
-            output["data"] = json_values(values.reshape(-1))
+            output["data"] = values.reshape(-1)
         document["outputs"].append(output)
     return Binary(document, b"".join(contents)) if contents else document
 

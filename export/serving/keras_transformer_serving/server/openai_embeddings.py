@@ -65,7 +65,7 @@ async def embeddings(server: Server, request: Request) -> Response:
                 {
                     "object": "embedding",
                     "index": index,
-                    "embedding": vector.tolist()
+                    "embedding": vector
                     if values["encoding_format"] == "float"
                     else base64.b64encode(vector.astype("<f4").tobytes()).decode(),
                 }

@@ -5,11 +5,14 @@ import email.parser
 import email.policy
 import functools
 import json
+import math
+import secrets
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer_serving.pipelines.errors import ErrorMessage
@@ -25,6 +28,7 @@ _PREPARED_IN_PLACE = 2**10  # bytes of a request that is parsed and tokenised in
 # The argument of zlib for each content encoding; None for no compression.
 _WINDOW_BITS = {"identity": None, "gzip": 31, "x-gzip": 31, "deflate": 15}
 _OF = " (`--max-bytes` of the server)"
+_VECTOR = secrets.token_hex()  # stands for an array in a value that is encoded; no client knows it
 _UNWATCHED = 0.1  # seconds after which a request is watched for its client to disconnect
 
 
@@ -264,8 +268,44 @@ async def in_time(verb: str, task: Callable[[], P], size: int, limits: Limits) -
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as JSON, in ASCII: a message may have a lone surrogate, which cannot be encoded as UTF-8."""
-    return json.dumps(value).encode()
+    """Return a value as JSON, in ASCII: a message may have a lone surrogate, which cannot be encoded as UTF-8.
+
+    Arrays are lists. Numbers of float32 have nine digits, from which each is read back exactly, and are written in one
+    call: this takes a third of the time of `json.dumps`, which writes 17. A number that is not finite is null.
+    """
+    vectors: list[str] = []
+
+    def listed(array: Any) -> Any:
+        if array.dtype == np.float32 and array.ndim and np.isfinite(array).all():
+            vectors.append(_digits(array))
+            return _VECTOR
+        return _finite(array.tolist())
+
+    text = json.dumps(value, default=listed)
+    if vectors:
+        parts = text.split(f'"{_VECTOR}"')
+        text = "".join(part for pair in zip(parts, [*vectors, ""], strict=True) for part in pair)
+    return text.encode()
+
+
+def _digits(array: np.ndarray) -> str:
+    """Return an array of float32 as JSON."""
+    if array.ndim > 1:
+        return f"[{','.join(map(_digits, array))}]"
+    return _format(len(array)) % tuple(array.tolist())
+
+
+@functools.lru_cache
+def _format(count: int) -> str:
+    """Return the format of a list of float32 numbers."""
+    return f"[{', '.join(['%.9g'] * count)}]"
+
+
+def _finite(values: Any) -> Any:
+    """Return values with None for each number that is not finite."""
+    if isinstance(values, list):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def _within_limits(parse: Callable[[], tuple[str, list[Row], T]], limits: Limits) -> tuple[str, list[Row], T]:

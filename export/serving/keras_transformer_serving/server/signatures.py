@@ -1,7 +1,6 @@
 """Signatures of a served model: its named tensors, and the conversion of rows of a request."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -223,15 +222,3 @@ def truncate_of(document: Mapping[str, Any]) -> bool | None:
 def bucket(length: int) -> int:
     """Return the least power of two that is not less than a length."""
     return 1 << max(length - 1, 0).bit_length()
-
-
-def json_values(array: np.ndarray) -> Any:
-    """Return an array as nested lists of JSON values; a number that is not finite is None."""
-    values = array.tolist()
-    return values if array.dtype.kind != "f" or np.isfinite(array).all() else _finite(values)
-
-
-def _finite(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_finite(value) for value in values]
-    return values if math.isfinite(values) else None

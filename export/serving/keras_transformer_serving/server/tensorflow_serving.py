@@ -22,7 +22,6 @@ from keras_transformer_serving.server.signatures import (
     TRUNCATE,
     RequestError,
     Signature,
-    json_values,
     truncate_of,
 )
 from keras_transformer_serving.server.versions import STABLE, ServedModel, Version
@@ -120,7 +119,7 @@ def of_all_rows(options: Mapping[str, Any], signature: Signature) -> dict[str, l
 
 def respond(signature: Signature, outputs: Mapping[str, np.ndarray], style: str) -> dict[str, Any]:
     """Return the answer in the format of the request."""
-    columns = {name: json_values(values) for name, values in outputs.items()}
+    columns = dict(outputs)
     if style == "inputs":
         return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
     if len(columns) == 1:

@@ -29,6 +29,7 @@ from keras_transformer_serving.server.fields import (
     record,
 )
 from keras_transformer_serving.server.signatures import TRUNCATE, RequestError, Signature, text_of
+from keras_transformer_serving.server.versions import Loaded
 from keras_transformer_serving.tasks import DEFAULT, ERROR, FORWARD, Row
 
 Fields = tuple[Field, ...]
@@ -190,6 +191,14 @@ def _table(of_route: Callable[[Any], Fields], pipeline: Any, names: Sequence[str
     return (*of_route(pipeline), Field("model", one_of(*names), required=len(names) > 1))
 
 
+def _fields_of(of_route: Callable[[Any], Fields], loaded: Loaded, names: Sequence[str]) -> Fields:
+    """Return the fields of a request to a loaded model, which are declared once."""
+    key = (of_route, *names)
+    if key not in loaded.fields:
+        loaded.fields[key] = _table(of_route, loaded.pipeline, names)
+    return loaded.fields[key]
+
+
 def _read(document: Json, table: Fields) -> Json:
     """Return the values of fields.
 
@@ -231,7 +240,7 @@ async def _compute(
     model = server.choose(pipeline_class, document.get("model"))
     with model.use() as (_, loaded, batcher):
         pipeline = loaded.pipeline
-        values = _read(document, _table(of_route, pipeline, server.named(pipeline_class)))
+        values = _read(document, _fields_of(of_route, loaded, server.named(pipeline_class)))
 
         def rows() -> tuple[str, list[Row], None]:
             return *parse(pipeline, values), None
@@ -284,7 +293,7 @@ async def _embed(server: Server, request: Request) -> Response:
         return _rows_of_texts(pipeline, values["inputs"], values)
 
     def respond(_: Embedding, values: Json, outputs: Mapping[str, np.ndarray]) -> Any:
-        return first_values(outputs["embedding"], values["dimensions"], values["normalize"]).tolist()
+        return first_values(outputs["embedding"], values["dimensions"], values["normalize"])
 
     return await _compute(server, request, Embedding, _embed_fields, parse, respond)
 
@@ -317,7 +326,7 @@ async def _embed_all(server: Server, request: Request) -> Response:
 
     def respond(_: Embedding, __: Json, outputs: Mapping[str, np.ndarray]) -> Any:
         pairs = zip(outputs[_HIDDEN], lengths, strict=True)
-        return [vectors[:length].tolist() for vectors, length in pairs]
+        return [vectors[:length] for vectors, length in pairs]
 
     return await _compute(server, request, Embedding, _embed_all_fields, parse, respond)
 
@@ -410,7 +419,7 @@ async def _of_tokenizer(
     model = server.choose(_TOKENIZING, document.get("model"))
     with model.use() as (_, loaded, _):
         pipeline = loaded.pipeline
-        values = _read(document, _table(of_route, pipeline, server.named(_TOKENIZING)))
+        values = _read(document, _fields_of(of_route, loaded, server.named(_TOKENIZING)))
         answer = functools.partial(respond, pipeline, values)
         return json_response(await requests.in_time("computed", answer, size, server.limits))
 

@@ -8,7 +8,7 @@ import math
 import pathlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import keras_transformer_serving as serving
@@ -45,6 +45,7 @@ class Loaded:
         device: the type of the device that it runs on, "cpu" or "cuda".
         example: inputs with which the page begins, by name; empty if the export has none.
         precision: the precision of its graphs.
+        fields: the fields of requests to the routes of a protocol, by a key of its own.
     """
 
     pipeline: Any
@@ -55,6 +56,7 @@ class Loaded:
     device: str
     example: dict[str, str] = dataclasses.field(default_factory=dict)
     precision: str = FLOAT32
+    fields: dict[Hashable, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(eq=False)
