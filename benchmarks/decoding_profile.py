@@ -12,15 +12,17 @@ time of a run without profilers: the dispatch of operations, the allocation of m
 import argparse
 import collections
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import generation
@@ -38,6 +40,7 @@ CASES = {
 OURS, CT2, LIMIT = "ours, ONNX", "CTranslate2", "the matrix multiplications of the steps alone"
 MATRICES, ATTENTION, NORMS = "matrix multiplications", "attention and its past", "layer normalization"
 ELEMENTWISE, CHOICE, REST = "biases, sums, activations, embeddings", "choice of tokens", "the rest"
+Answer = Callable[..., dict[str, Any]]
 CLASSES = (MATRICES, ATTENTION, NORMS, ELEMENTWISE, CHOICE, REST)
 
 OPERATIONS = {
@@ -45,11 +48,16 @@ OPERATIONS = {
     "DynamicQuantizeMatMul": MATRICES,
     "Gemm": MATRICES,
     "MatMulIntegerToFloat": MATRICES,
+    "MatMulNBits": MATRICES,
     "FusedMatMul": ATTENTION,
+    "GroupQueryAttention": ATTENTION,
     "MultiHeadAttention": ATTENTION,
+    "RotaryEmbedding": ATTENTION,
     "Softmax": ATTENTION,
     "Transpose": ATTENTION,
     "LayerNormalization": NORMS,
+    "SimplifiedLayerNormalization": NORMS,
+    "SkipSimplifiedLayerNormalization": NORMS,
     "DequantizeLinear": ELEMENTWISE,
     "Relu": ELEMENTWISE,
     "Sin": ELEMENTWISE,
@@ -64,29 +72,86 @@ FUNCTIONS = {
 }
 
 
-def main() -> None:
-    """Measure, print the table, write JSON."""
-    parser = measuring.parser(__doc__, "decoding_profile")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds (default: %(default)s)")
-    parser.add_argument("--cases", nargs="*", default=[*CASES], choices=CASES, help="default: all")
-    parser.add_argument(
-        "--models", type=pathlib.Path, help="folder of the models, which are written if it is new"
-    )
-    parser.add_argument("--worker", nargs=2, metavar=("CONTENDER", "CASE"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        contender, case = options.worker
-        measuring.serve(WORKERS[contender](*CASES[case], options.models))
-        return
-    with contextlib.ExitStack() as stack:
-        folder = options.models or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if not (folder / "seq2seq").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            generation.setup(folder, options)
-        cases = {case: profile(case, folder, options.rounds) for case in options.cases}
-    result = {"machine": measuring.machine(), "rounds": options.rounds, "cases": cases}
-    print(measuring.table(rows(cases)))
-    print(f"\nWritten to {measuring.write_result(options.name, result, options.output)}")
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """The time of generation by type of operation, of this package's graph and of a peer.
+
+    Args:
+        file: `__file__` of the program; its stem names the results.
+        description: the description in `--help`.
+        cases: the arguments of the workers by case.
+        workers: functions of a case's arguments and the options, which return answers to requests: of this package, of
+            the peer, and of the matrix multiplications alone.
+        functions: the functions of the peer by type: a pattern of the library and the name.
+        setup: writes the models into a folder.
+        add_options: adds options to the command line.
+    """
+
+    file: str
+    description: str
+    cases: Mapping[str, tuple[Any, ...]]
+    workers: Mapping[str, Callable[..., Answer]]
+    functions: Mapping[str, str]
+    setup: Callable[[pathlib.Path, argparse.Namespace], None]
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+
+    def main(self) -> None:
+        """Measure all cases, print the table, and write the results; in a worker, answer requests."""
+        parser = measuring.parser(self.description, pathlib.Path(self.file).stem)
+        add = parser.add_argument
+        add("--rounds", type=int, default=7, help="rounds (default: %(default)s)")
+        add("--cases", nargs="*", default=[*self.cases], choices=self.cases, help="default: all")
+        add("--models", type=pathlib.Path, help="folder of the models, which are written if it is new")
+        add("--worker", nargs=2, metavar=("CONTENDER", "CASE"), help=argparse.SUPPRESS)
+        self.add_options(parser)
+        options = parser.parse_args()
+        if options.worker:
+            contender, case = options.worker
+            measuring.serve(self.workers[contender](*self.cases[case], options))
+            return
+        with contextlib.ExitStack() as stack:
+            options.models = options.models or pathlib.Path(
+                stack.enter_context(tempfile.TemporaryDirectory())
+            )
+            if not any(options.models.glob("*")):
+                options.models.mkdir(parents=True, exist_ok=True)
+                self.setup(options.models, options)
+            arguments = [*sys.argv[1:], "--models", str(options.models)]
+            cases = {case: self.measure(case, arguments, options.rounds) for case in options.cases}
+        result = {"machine": measuring.machine(), "rounds": options.rounds, "cases": cases}
+        print(measuring.table(rows(cases)))
+        print(f"\nWritten to {measuring.write_result(options.name, result, options.output)}")
+
+    def measure(self, case: str, arguments: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+        """Return the milliseconds of processor time of each contender by type of operation."""
+        workers = {
+            name: measuring.Worker(self.file, name, [*arguments, "--worker", name, case])
+            for name in self.workers
+        }
+        ours, peer, limit = workers
+        try:
+            asked = collections.defaultdict(list)
+            for worker in workers.values():
+                worker.ask({"action": "time"}, 900)
+            for number in range(rounds):
+                for name, worker in list(workers.items())[:: -1 if number % 2 else 1]:
+                    asked[name].append(worker.ask({"action": "time"}, 900)["milliseconds"])
+                measuring.progress(f"{case}: round {number + 1} of {rounds}")
+            together = {name: measuring.median(values) for name, values in asked.items()}
+            classes = {
+                ours: workers[ours].ask({"action": "profile", "rounds": rounds}, 900)["classes"],
+                peer: sampled(workers[peer], rounds, together[peer], self.functions),
+            }
+        finally:
+            for worker in workers.values():
+                worker.close()
+        for name, parts in classes.items():
+            parts[REST] = max(0.0, together[name] - sum(parts.values()))
+            parts["together"] = together[name]
+        measured = {**classes, limit: {MATRICES: together[limit]}}
+        return {
+            name: {each: round(value, 3) for each, value in parts.items()} for name, parts in measured.items()
+        }
 
 
 def rows(cases: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -104,65 +169,51 @@ def rows(cases: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def profile(case: str, folder: pathlib.Path, rounds: int) -> dict[str, dict[str, float]]:
-    """Return the milliseconds of processor time of a generation by type of operation, of each contender."""
-    arguments = ["--models", str(folder), "--worker"]
-    workers = {name: measuring.Worker(__file__, name, [*arguments, name, case]) for name in WORKERS}
-    try:
-        asked = collections.defaultdict(list)
-        for worker in workers.values():
-            worker.ask({"action": "time"}, 900)
-        for number in range(rounds):
-            for name, worker in list(workers.items())[:: -1 if number % 2 else 1]:
-                asked[name].append(worker.ask({"action": "time"}, 900)["milliseconds"])
-            measuring.progress(f"{case}: round {number + 1} of {rounds}")
-        together = {name: measuring.median(values) for name, values in asked.items()}
-        classes = {
-            OURS: workers[OURS].ask({"action": "profile", "rounds": rounds}, 900)["classes"],
-            CT2: sampled(workers[CT2], rounds, together[CT2]),
-        }
-    finally:
-        for worker in workers.values():
-            worker.close()
-    for name, parts in classes.items():
-        parts[REST] = max(0.0, together[name] - sum(parts.values()))
-        parts["together"] = together[name]
-    measured = {**classes, LIMIT: {MATRICES: together[LIMIT]}}
-    return {
-        name: {each: round(value, 3) for each, value in parts.items()} for name, parts in measured.items()
-    }
-
-
-def ours(name: str, batch_size: int, precision: str, folder: pathlib.Path) -> Callable[..., dict[str, Any]]:
+def ours(name: str, batch_size: int, precision: str, options: argparse.Namespace) -> Answer:
     """Return the requests to this package's graph."""
-    import onnxruntime
-
-    generate = generation.build_onnx(name, folder, 1, precision)
+    generate = generation.build_onnx(name, options.models, 1, precision)
     shape, ids = generation.SHAPES[name], generation.SHAPES[name].ids(batch_size)
-
-    def traced() -> list[dict[str, Any]]:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.enable_profiling = 1, True
-        with tempfile.TemporaryDirectory() as traces:
-            options.profile_file_prefix = f"{traces}/trace"
-            path = folder / f"{name}-1-{precision}.onnx"
-            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            limits = np.full(batch_size, shape.tokens, "int32")
-            session.run(["ids"], {"input_ids": ids, "max_new_tokens": limits})
-            events = json.loads(pathlib.Path(session.end_profiling()).read_text())
-        return [event for event in events if is_operation(event)]
 
     def answer(action: str, rounds: int = 1) -> dict[str, Any]:
         if action == "time":
             return processor_time(lambda: generate(ids, 1, shape.tokens))
-        traces = [traced() for _ in range(rounds)]
-        durations = np.min([[event["dur"] for event in events] for events in traces], axis=0)
-        classes: collections.Counter[str] = collections.Counter(dict.fromkeys(CLASSES[:-1], 0.0))
-        for event, duration in zip(traces[0], durations - durations.min(), strict=True):
-            classes[class_of(event["args"], shape)] += float(duration) / 1000
-        return {"classes": classes}
+        path = options.models / f"{name}-1-{precision}.onnx"
+        limits = np.full(batch_size, shape.tokens, "int32")
+        feed = {"input_ids": ids, "max_new_tokens": limits}
+        return {"classes": traced(path, feed, rounds, (shape.size, 4 * shape.size))}
 
     return answer
+
+
+def traced(
+    path: pathlib.Path, feed: Mapping[str, np.ndarray], rounds: int, hidden: Collection[int]
+) -> dict[str, float]:
+    """Return the milliseconds of a generation by type of operation, from ONNX Runtime's profiler.
+
+    Args:
+        path: the graph.
+        feed: its inputs.
+        rounds: the number of generations, of which the shortest time of each operation counts.
+        hidden: the sizes of hidden values.
+    """
+    import onnxruntime
+
+    def run() -> list[dict[str, Any]]:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.enable_profiling = 1, True
+        with tempfile.TemporaryDirectory() as traces:
+            options.profile_file_prefix = f"{traces}/trace"
+            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            session.run(["ids"], feed)
+            events = json.loads(pathlib.Path(session.end_profiling()).read_text())
+        return [event for event in events if is_operation(event)]
+
+    traces = [run() for _ in range(rounds)]
+    durations = np.min([[event["dur"] for event in events] for events in traces], axis=0)
+    classes: collections.Counter[str] = collections.Counter(dict.fromkeys(CLASSES[:-1], 0.0))
+    for event, duration in zip(traces[0], durations - durations.min(), strict=True):
+        classes[class_of(event["args"], hidden)] += float(duration) / 1000
+    return classes
 
 
 def is_operation(event: Mapping[str, Any]) -> bool:
@@ -171,7 +222,7 @@ def is_operation(event: Mapping[str, Any]) -> bool:
     return is_kernel and event["args"]["op_name"] not in ("Loop", "If")
 
 
-def class_of(arguments: Mapping[str, Any], shape: generation.Shape) -> str:
+def class_of(arguments: Mapping[str, Any], hidden: Collection[int]) -> str:
     """Return the type of work of an operation in ONNX Runtime's profile."""
     operation = arguments["op_name"]
     if operation in OPERATIONS:
@@ -181,15 +232,15 @@ def class_of(arguments: Mapping[str, Any], shape: generation.Shape) -> str:
         sizes = [sizes for each in arguments["input_type_shape"] for sizes in each.values()]
         return MATRICES if len(sizes) == 1 or len(sizes[1]) == 2 else ATTENTION
     outputs = [output["float"] for output in arguments["output_type_shape"] if "float" in output]
-    is_hidden = any(sizes[-1:] in ([shape.size], [4 * shape.size]) for sizes in outputs)
+    if any(len(sizes) == 4 for sizes in outputs):  # of heads
+        return ATTENTION
+    is_hidden = any(sizes and sizes[-1] in hidden for sizes in outputs)
     return ELEMENTWISE if is_hidden else CHOICE
 
 
-def ctranslate2(
-    name: str, batch_size: int, precision: str, folder: pathlib.Path
-) -> Callable[..., dict[str, Any]]:
+def ctranslate2(name: str, batch_size: int, precision: str, options: argparse.Namespace) -> Answer:
     """Return the requests to CTranslate2."""
-    generate = generation.build_ctranslate2(name, folder, 1, precision=precision)
+    generate = generation.build_ctranslate2(name, options.models, 1, precision=precision)
     shape, ids = generation.SHAPES[name], generation.SHAPES[name].ids(batch_size)
 
     def answer(action: str, repeats: int = 1) -> dict[str, Any]:
@@ -200,16 +251,13 @@ def ctranslate2(
     return answer
 
 
-def limit(name: str, batch_size: int, precision: str, folder: pathlib.Path) -> Callable[..., dict[str, Any]]:
+def limit(name: str, batch_size: int, precision: str, options: argparse.Namespace) -> Answer:
     """Return the requests for the multiplications by weights of all steps, without anything else."""
-    del folder
+    del options
     shape = generation.SHAPES[name]
     shapes = matrix_multiplications.matrices(shape.layers, shape.matmuls, shape.size, shape.vocabulary_size)
     multiply = matrix_multiplications.onnx_runtime(shapes, 1, batch_size, precision, shape.tokens)
     return lambda action: processor_time(multiply)
-
-
-WORKERS = {OURS: ours, CT2: ctranslate2, LIMIT: limit}
 
 
 def processor_time(function: Callable[[], object]) -> dict[str, float]:
@@ -219,8 +267,10 @@ def processor_time(function: Callable[[], object]) -> dict[str, float]:
     return {"milliseconds": 1000 * (time.process_time() - begin)}
 
 
-def sampled(worker: measuring.Worker, rounds: int, together: float) -> dict[str, float]:
-    """Return the milliseconds of CTranslate2 by type of operation, from samples of its functions by Linux' `perf`."""
+def sampled(
+    worker: measuring.Worker, rounds: int, together: float, functions: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the milliseconds of a peer by type of operation, from samples of its functions by Linux' `perf`."""
     process = worker.ask({"action": "process"}, 60)["process"]
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/perf.data"
@@ -256,11 +306,20 @@ def sampled(worker: measuring.Worker, rounds: int, together: float) -> dict[str,
     for line in lines:
         match = re.match(r"\s*([0-9.]+)%\s*\|(.*)", line)
         if match:
-            type_ = next((type_ for type_, pattern in FUNCTIONS.items() if re.match(pattern, match[2])), None)
+            type_ = next((type_ for type_, pattern in functions.items() if re.match(pattern, match[2])), None)
             if type_ is not None:
                 classes[type_] += float(match[1]) / 100 * together
     return dict(classes)
 
 
+PROFILE = Profile(
+    __file__,
+    __doc__,
+    CASES,
+    {OURS: ours, CT2: ctranslate2, LIMIT: limit},
+    FUNCTIONS,
+    generation.setup,
+)
+
 if __name__ == "__main__":
-    main()
+    PROFILE.main()

@@ -146,9 +146,9 @@ def step_profile() -> str:
     return measuring.table([{"operations": name, "of a step": f"{share:.0%}"} for name, share in shares])
 
 
-def decoding_profile() -> str:
-    """Return the time of generation by type of operation, beside CTranslate2."""
-    result = read("decoding_profile")
+def decoding_profile(name: str = "decoding_profile") -> str:
+    """Return the time of generation by type of operation, beside a peer."""
+    result = read(name)
     rows = decoding.rows(result["cases"])
     return measuring.table([{**row, "": label(row[""]), "on": comparisons.machine(result)} for row in rows])
 
