@@ -60,7 +60,7 @@ def ours(case: dict[str, Any], context: runner.Context, jit: bool) -> runner.Run
     else:
         model, loss = kt.models.SentenceEncoder(encoder), kt.training.InfoNCE()
         dataset = kt.data.sentence_pairs(zip(first, second, strict=True), tokenizer, BATCH_SIZE)
-    model.compile(keras.optimizers.Adam(RATE), loss, jit_compile=jit)
+    model.compile(kt.training.Adam(RATE), loss, jit_compile=jit)
 
     def run() -> runner.Figures:
         model.fit(dataset, verbose=0, shuffle=False)

@@ -85,8 +85,8 @@ class Shapes:
 
 def prepare_ours(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
     """Prepare the Transformer of this package, trained by `fit`."""
-    keras = start_keras(context.threads)
-    return _fit(keras, *our_model(shapes), shapes, jit, context.options.steps)
+    start_keras(context.threads)
+    return _fit(*our_model(shapes), our_adam(shapes), shapes, jit, context.options.steps)
 
 
 def our_model(shapes: Shapes) -> tuple[Any, Any]:
@@ -104,6 +104,13 @@ def our_model(shapes: Shapes) -> tuple[Any, Any]:
     return model, kt.training.LabelSmoothedCrossentropy(shapes.smoothing)
 
 
+def our_adam(shapes: Shapes) -> Any:
+    """Return the optimizer of this package."""
+    import keras_transformer as kt
+
+    return kt.training.Adam(shapes.learning_rate)
+
+
 def prepare_keras_hub(shapes: Shapes, context: runner.Context, jit: bool) -> runner.Run:
     """Prepare KerasHub's encoder and decoder layers in a functional model, trained by `fit`.
 
@@ -111,7 +118,8 @@ def prepare_keras_hub(shapes: Shapes, context: runner.Context, jit: bool) -> run
     slower. This favours KerasHub.
     """
     keras = start_keras(context.threads)
-    return _fit(keras, *keras_hub_model(keras, shapes), shapes, jit, context.options.steps)
+    adam = keras.optimizers.Adam(shapes.learning_rate)
+    return _fit(*keras_hub_model(keras, shapes), adam, shapes, jit, context.options.steps)
 
 
 def keras_hub_model(keras: Any, shapes: Shapes) -> tuple[Any, Any]:
@@ -257,7 +265,7 @@ def start_keras(threads: int) -> Any:
     return keras
 
 
-def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool, steps: int) -> runner.Run:
+def _fit(model: Any, loss: Any, adam: Any, shapes: Shapes, jit: bool, steps: int) -> runner.Run:
     import tensorflow as tf
 
     batch = shapes.batch()
@@ -265,7 +273,7 @@ def _fit(keras: Any, model: Any, loss: Any, shapes: Shapes, jit: bool, steps: in
     options = tf.data.Options()
     options.autotune.enabled = False  # TensorFlow would wait for its tuner at the end of `fit`
     dataset = tf.data.Dataset.from_tensors((batch, labels)).repeat().with_options(options)
-    model.compile(keras.optimizers.Adam(shapes.learning_rate), loss, jit_compile=jit)
+    model.compile(adam, loss, jit_compile=jit)
 
     def run() -> runner.Figures:
         model.fit(dataset, steps_per_epoch=steps, verbose=0)

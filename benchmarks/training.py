@@ -222,7 +222,8 @@ def keras_steps(
 
     of_hub = contender.library == "keras_hub"
     model, loss = train_step.keras_hub_model(keras, shapes) if of_hub else train_step.our_model(shapes)
-    model.compile(keras.optimizers.Adam(shapes.learning_rate), loss, jit_compile=contender.jit)
+    adam = keras.optimizers.Adam(shapes.learning_rate) if of_hub else train_step.our_adam(shapes)
+    model.compile(adam, loss, jit_compile=contender.jit)
     options = tf.data.Options()
     options.autotune.enabled = False  # TensorFlow would wait for its tuner at the end of `fit`
 

@@ -141,7 +141,7 @@ class Recipe(TaskOptions, abc.ABC):
         rate = self.schedule(len(batches))
         model = pipeline.model
         model.compile(
-            keras.optimizers.Adam(rate, beta_2=0.98, epsilon=1e-9, gradient_accumulation_steps=steps),
+            training.Adam(rate, beta_2=0.98, epsilon=1e-9, gradient_accumulation_steps=steps),
             loss,
             metrics=metrics,
             jit_compile="auto" if self.jit_compile is None else self.jit_compile,

@@ -16,6 +16,8 @@ from keras_transformer.training.lora import save_lora_weights as save_lora_weigh
 from keras_transformer.training.losses import LabelSmoothedCrossentropy as LabelSmoothedCrossentropy
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
+from keras_transformer.training.optimizers import Adam as Adam
+from keras_transformer.training.optimizers import AdamW as AdamW
 from keras_transformer.training.optimizers import exclude_from_weight_decay as exclude_from_weight_decay
 from keras_transformer.training.progress import Progress as Progress
 from keras_transformer.training.schedules import PerUpdate as PerUpdate
@@ -23,6 +25,8 @@ from keras_transformer.training.schedules import TransformerSchedule as Transfor
 from keras_transformer.training.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 
 __all__ = [
+    "Adam",
+    "AdamW",
     "Evaluation",
     "ExactResume",
     "InfoNCE",
