@@ -14,6 +14,18 @@ from keras_transformer.ops.random import check_rate
 from keras_transformer.typing import Tensor
 from keras_transformer_options.arguments import check_positive_integer
 
+
+def gelu(x: Tensor) -> Tensor:
+    """Return the exact GELU, ½ x · (1 + erf(x / √2)).
+
+    Keras computes it with erfc, which takes TensorFlow twice the time of erf on a CPU, but has a smaller error in types
+    of 16 bits.
+    """
+    if keras.backend.standardize_dtype(x.dtype) != "float32":
+        return keras.activations.gelu(x, approximate=False)
+    return 0.5 * x * (1.0 + keras.ops.erf(x * 0.5**0.5))
+
+
 # GPT uses the tanh approximation of GELU, BERT the exact GELU.
 _NAMED: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": functools.partial(keras.activations.gelu, approximate=True),
@@ -22,7 +34,7 @@ _NAMED: dict[str, Callable[[Tensor], Tensor]] = {
 _GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": keras.activations.sigmoid,
     "reglu": keras.activations.relu,
-    "geglu": keras.activations.gelu,
+    "geglu": gelu,
     "geglu_tanh": functools.partial(keras.activations.gelu, approximate=True),
     "swiglu": keras.activations.silu,
 }
@@ -130,4 +142,4 @@ def get_activation(activation: Any) -> Any:
 
 def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
     """Return the function of an activation from `get_activation`; for a gated network, f."""
-    return {**_NAMED, **_GATED}.get(activation, activation)
+    return {**_NAMED, **_GATED, keras.activations.gelu: gelu}.get(activation, activation)

@@ -12,6 +12,7 @@ pytest.importorskip("tf2onnx")
 
 from keras_transformer.export.to_onnx import conversion, graph_traversal, rewrites, sizes  # noqa: E402
 from keras_transformer.generation.search import logits  # noqa: E402
+from keras_transformer.layers.feed_forward import activation_function  # noqa: E402
 from keras_transformer.models import BERT  # noqa: E402
 from keras_transformer.ops import indexing  # noqa: E402
 from tests.export.conversions import converted  # noqa: E402
@@ -222,8 +223,10 @@ def optimized(graph, path):
     return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
-def test_gelu_is_fused_with_the_bias_before_it(tmp_path):
-    layer = keras.layers.Dense(5, activation=keras.activations.gelu, bias_initializer="normal")
+@pytest.mark.parametrize("of_keras", [True, False])
+def test_gelu_is_fused_with_the_bias_before_it(of_keras, tmp_path):
+    activation = keras.activations.gelu if of_keras else activation_function(keras.activations.gelu)
+    layer = keras.layers.Dense(5, activation=activation, bias_initializer="normal")
     layer.build((None, None, 8))
     _, found, expected, graph = converted(layer, X)
     np.testing.assert_allclose(found, expected, atol=1e-6)

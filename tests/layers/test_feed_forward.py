@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers import FeedForward
+from keras_transformer.layers.feed_forward import activation_function
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -35,6 +36,18 @@ def test_any_keras_activation_is_accepted_and_biases_are_optional():
     layer = built(10, keras.activations.gelu)
     w1, b1, w2, b2 = layer.get_weights()
     np.testing.assert_allclose(layer(x), keras.activations.gelu(x @ w1 + b1) @ w2 + b2, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gelu_equals_keras(dtype):
+    x = keras.ops.cast(keras.ops.linspace(-12.0, 12.0, 1001), dtype)
+    found = activation_function(keras.activations.gelu)(x)
+    expected = keras.activations.gelu(x, approximate=False)
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    found, expected = (
+        keras.ops.convert_to_numpy(keras.ops.cast(each, "float32")) for each in (found, expected)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 GATED = {

@@ -143,7 +143,7 @@ def activation_name(activation: Any) -> str:
     function = activation_function(activation)
     known = {
         keras.activations.relu: "relu",
-        keras.activations.gelu: "gelu",
+        activation_function(keras.activations.gelu): "gelu",
         activation_function("gelu_tanh"): "gelu_tanh",
         activation_function("geglu_tanh"): "gelu_tanh",
         keras.activations.silu: "silu",

@@ -247,7 +247,10 @@ def zero_by_multiplication(graph: Any, shapes: Shapes) -> bool:
 
 
 def gelu_of_erf(graph: Any, _: Shapes) -> bool:
-    """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the preceding bias."""
+    """½ x · (1 − erf(−x · √½)) → x · (1 + erf(x / √2)) · ½, which ONNX Runtime fuses with the preceding bias.
+
+    A multiplication by √½ before erf becomes a division, too.
+    """
     from onnx import helper, numpy_helper
 
     producers, scalars = graph_traversal.Producers(graph), graph_traversal.scalars(graph)
@@ -297,6 +300,18 @@ def gelu_of_erf(graph: Any, _: Shapes) -> bool:
             last.input[:] = [f"{name}_twice", f"{name}_half"]
             changed = True
             break
+    for erf in [node for node in graph.node if node.op_type == "Erf"]:
+        x = times(erf.input[0], 0.5**0.5)
+        if x is None or producers.get(x, "Neg") is not None:
+            continue
+        (factor,) = {*operands(erf.input[0], "Mul")} - {x}
+        root, quotient = f"{erf.output[0]}_root", f"{erf.output[0]}_divided"
+        dtype = next(numpy_helper.to_array(each).dtype for each in graph.initializer if each.name == factor)
+        graph.initializer.append(numpy_helper.from_array(np.array(2**0.5, dtype), root))
+        divided = helper.make_node("Div", [x, root], [quotient], quotient)
+        graph.node.insert([*graph.node].index(erf), divided)
+        erf.input[:] = [quotient]
+        changed = True
     return changed
 
 
