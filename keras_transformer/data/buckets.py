@@ -70,9 +70,12 @@ class Shapes(NamedTuple):
     multiple: int
 
     @classmethod
-    def of_rows(cls, batch_size: int, max_length: int, length_buckets: int | Sequence[int]) -> Self:
+    def of_rows(
+        cls, batch_size: int, max_length: int, length_buckets: int | Sequence[int], multiple: int = 2
+    ) -> Self:
         """Validate the arguments of functions whose batches have one length, and create the shapes from them."""
-        return cls._of(_batch_size_of(batch_size, None), max_length, length_buckets, 1, 8)
+        check_positive_integer(pad_to_multiple_of=multiple)
+        return cls._of(_batch_size_of(batch_size, None), max_length, length_buckets, 1, multiple)
 
     @classmethod
     def of_pairs(

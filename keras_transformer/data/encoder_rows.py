@@ -53,12 +53,16 @@ def pair_separators(tokenizer: Tokenizer) -> int:
 
 
 def checked_shapes(
-    tokenizer: Tokenizer, batch_size: int, max_length: int, length_buckets: int | Sequence[int]
+    tokenizer: Tokenizer,
+    batch_size: int,
+    max_length: int,
+    length_buckets: int | Sequence[int],
+    pad_to_multiple_of: int,
 ) -> Shapes:
     """Validate arguments, and return the shapes of batches."""
     check_special_ids("tokenizer", tokenizer, ("pad_id", "start_id", "end_id"))
     check_at_least(_SMALLEST_LENGTH, max_length=max_length)
-    shapes = Shapes.of_rows(batch_size, max_length, length_buckets)
+    shapes = Shapes.of_rows(batch_size, max_length, length_buckets, pad_to_multiple_of)
     check_at_least(_SMALLEST_LENGTH, length_buckets=shapes.limit)
     return shapes
 

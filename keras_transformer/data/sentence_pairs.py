@@ -28,6 +28,7 @@ def sentence_pairs(
     on_error: str = "raise",
     max_length: int = 128,
     length_buckets: int = 4,
+    pad_to_multiple_of: int = 2,
     shuffle: bool = True,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
@@ -47,6 +48,8 @@ def sentence_pairs(
         max_length: the maximum number of ids of a text, including special ids: at most the model's. Longer texts are
             truncated, with a warning of the logger "keras_transformer".
         length_buckets: the maximum number of lengths of batches, chosen to minimize padding.
+        pad_to_multiple_of: the number of which chosen lengths are multiples. Smaller numbers pad less; tensor cores of
+            GPUs are faster with 8.
         shuffle: whether to reshuffle in each epoch. Otherwise pairs keep their order within each length.
         seed: the seed of shuffling.
         shard: (index, count), to read one shard of each batch as one of several workers, see `classification`.
@@ -64,7 +67,8 @@ def sentence_pairs(
         >>> inputs["token_ids"].shape, labels.shape
         (TensorShape([3, 2, 8]), TensorShape([3, 2]))
     """
-    shapes, part = checked_shapes(tokenizer, batch_size, max_length, length_buckets), Shard.of(shard)
+    shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets, pad_to_multiple_of)
+    part = Shard.of(shard)
 
     def to_arrays(chunks: Iterator[list[Row]]) -> Iterator[Chunk]:
         truncated = count = 0

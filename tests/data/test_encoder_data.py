@@ -183,11 +183,13 @@ def in_each_batch(batches):
 def test_long_texts_are_truncated_and_counted(caplog):
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         inputs, _ = in_order(
-            data.classification(["a b c d", "e"], [0, 1], TOKENIZER, max_length=5, shuffle=False)
+            data.classification(
+                ["a b c d", "e"], [0, 1], TOKENIZER, max_length=5, length_buckets=1, shuffle=False
+            )
         )
         pairs = [("a", "b c d e f"), ("a b c d e f", "a"), ("a b c d e", "d e f g"), ("a", "b")]
         of_pairs, _ = in_order(
-            data.classification(pairs, [0, 1, 0, 1], TOKENIZER, max_length=8, shuffle=False)
+            data.classification(pairs, [0, 1, 0, 1], TOKENIZER, max_length=8, length_buckets=1, shuffle=False)
         )
     a, b, c, d, e, f = range(5, 11)
     assert inputs["token_ids"].tolist() == [[2, a, b, c, 3], [2, e, 3, 0, 0]]
@@ -203,12 +205,25 @@ def test_long_texts_are_truncated_and_counted(caplog):
     ]
 
 
+def test_lengths_are_multiples_of_a_number():
+    texts, labels = ["a b c", "a b c d e f g"], [0, 1]
+    for multiple, expected in ((1, [5, 9]), (2, [6, 10]), (8, [8, 16])):
+        batches = data.classification(
+            texts, labels, TOKENIZER, pad_to_multiple_of=multiple, length_buckets=2, shuffle=False
+        )
+        assert [inputs["token_ids"].shape[1] for inputs, _ in batches] == expected
+    with pytest.raises(ValueError, match="`pad_to_multiple_of` must be a positive integer"):
+        data.classification(texts, labels, TOKENIZER, pad_to_multiple_of=0)
+
+
 def test_unreachable_answers_and_long_questions_are_counted(caplog):
     questions, contexts = ["a", "a b c d e", "a"], ["a b c d e f", "a", "b"]
     answers = [("a b c d e f", 0), None, ("b", 0)]
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         inputs, labels = in_order(
-            data.questions(questions, contexts, answers, TOKENIZER, max_length=8, shuffle=False)
+            data.questions(
+                questions, contexts, answers, TOKENIZER, max_length=8, length_buckets=1, shuffle=False
+            )
         )
     assert inputs["token_ids"].shape == (3, 8)
     assert labels.tolist() == [[0, 0], [0, 0], [3, 3]]
