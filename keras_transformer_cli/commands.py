@@ -18,6 +18,7 @@ from keras_transformer_cli.output import (
     errors_at,
     is_out_of_memory,
     note,
+    noting,
     one_line,
     options_of,
     parser_of,
@@ -249,7 +250,7 @@ def _export(options: argparse.Namespace) -> None:
             f"`{options.folder}/onnx` exists already and is not changed. Pass --formats saved_model to add only "
             "a version, or choose a different folder"
         )
-    targets, precisions = conversion.formats_of(options), options.precisions
+    targets, texts = conversion.formats_of(options), conversion.texts_of(options)
     parts = [name for name in targets if name != "saved_model"]
     if "saved_model" in targets:
         name = checked_model_name(options.folder, options.name, options.version)
@@ -261,14 +262,17 @@ def _export(options: argparse.Namespace) -> None:
     pipeline = _exported(options)
     arguments: dict[str, Any] = {
         "targets": targets,
-        "precisions": precisions,
+        "precisions": options.precisions,
+        "texts": texts,
         "name": options.name,
         "version": options.version,
     }
     if options.vocabulary_shortlist:
-        texts = pathlib.Path(options.vocabulary_shortlist)
-        arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, texts)
-    written = export.bundle(pipeline, options.folder, signature_key=key, say=note, **arguments)
+        listed = pathlib.Path(options.vocabulary_shortlist)
+        with renamed(texts="vocabulary_shortlist"):
+            arguments["vocabulary_shortlist"] = export.vocabulary_shortlist(pipeline, listed)
+    say_line = noting(options.names)
+    written = export.bundle(pipeline, options.folder, signature_key=key, say=say_line, **arguments)
     say(str(written if len(parts) > 1 else written / parts[0]))
 
 
@@ -300,6 +304,7 @@ def _export_to_argos(options: argparse.Namespace) -> None:
     check(len(precisions) == 1, f"be one for the format {_ARGOS}", precisions=precisions)
     if file.exists():
         raise FileExistsError(f"`{file}` exists already and is not changed")
+    texts = conversion.texts_of(options)
     load_libraries()
     from keras_transformer import export, pipelines
 
@@ -310,14 +315,15 @@ def _export_to_argos(options: argparse.Namespace) -> None:
         from_code=pair[1],
         to_code=pair[2],
         precision=precisions[0],
-        say=note,
+        texts=texts,
+        say=noting(options.names),
     )
     say(str(written))
 
 
 def _export_to_transformers(options: argparse.Namespace) -> None:
     """Write a pipeline as a folder of `transformers`."""
-    _check_single_format(options, _TRANSFORMERS, "precisions")
+    _check_single_format(options, _TRANSFORMERS, "precisions", "texts")
     load_libraries()
     from keras_transformer import pipelines
 
@@ -477,6 +483,7 @@ def parser(chosen: str | None = None, arguments: Sequence[str] = ()) -> argparse
         help=f"for {_TRANSFORMERS}: copy the tokenizer's files from this folder; default: write them",
     )
     conversion.add_precisions(export)
+    conversion.add_texts(export)
     export.add_argument("--name", help="the model's name in TensorFlow Serving; default: the folder's name")
     export.add_argument(
         "--version", type=int, default=1, help="the version in TensorFlow Serving; default: %(default)s"

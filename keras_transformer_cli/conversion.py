@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer_cli import folders, generation
-from keras_transformer_cli.output import note, progress_of_exports, say, suggest
+from keras_transformer_cli.output import note, noting, progress_of_exports, say, suggest
 from keras_transformer_cli.quiet import load_libraries, quiet_start
 from keras_transformer_options.arguments import check, check_one_of, check_positive_integer, renamed
-from keras_transformer_options.files import checked_model_name
+from keras_transformer_options.files import checked_file, checked_model_name
 
 PRECISIONS = ("float32", "float16", "int8", "int4")
 FORMATS = ("saved_model", "onnx")  # by default
@@ -56,6 +56,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     convert.add_argument("--output", required=True, metavar="FOLDER", help="a new folder for the export")
     add_formats(convert)
     add_precisions(convert)
+    add_texts(convert)
     _add_options(convert)
     add_settings(convert)
     convert.add_argument(
@@ -118,6 +119,21 @@ def add_precisions(parser: argparse.ArgumentParser) -> None:
     suggest(action, PRECISIONS)
 
 
+def add_texts(parser: Any) -> None:
+    """Add the option for the texts on which an export is compared, which `texts_of` reads."""
+    parser.add_argument(
+        "--texts",
+        metavar="FILE",
+        help="compare the export with the model on the texts of this file, one a line, pairs separated by a tab, and "
+        "fit int8 graphs of encoders to them; default: texts made from the vocabulary",
+    )
+
+
+def texts_of(options: argparse.Namespace) -> pathlib.Path | None:
+    """Return the file of `--texts`, which must exist."""
+    return None if options.texts is None else checked_file(options.texts, "texts")
+
+
 def add_settings(parser: argparse.ArgumentParser) -> Any:
     """Add the options for the search and the constraints of an export, and return their group."""
     group = parser.add_argument_group(
@@ -134,6 +150,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         "a folder may be the id of a model of the Hugging Face Hub, or a folder of `transformers`",
     )
     _add_options(group)
+    add_texts(group)
     group.add_argument(
         "--cache-dir", metavar="FOLDER", help=f"the folder of converted models; default: {_cache_folder()}"
     )
@@ -180,7 +197,7 @@ def _convert(options: argparse.Namespace) -> None:
         check_positive_integer(max_new_tokens=options.max_new_tokens)
     with renamed(folder="output"):
         name = checked_model_name(folder, None, 1, can_be_named=False)
-    targets = formats_of(options)
+    targets, texts = formats_of(options), texts_of(options)
     version = bundle.new_version(folder, name, 1)
     bundle.check_free(folder, [version if target == "saved_model" else target for target in targets])
     note(f"Reading {options.source}")
@@ -194,7 +211,14 @@ def _convert(options: argparse.Namespace) -> None:
         pipeline = hugging_face.read(files, options.revision, settings)
         pipeline = generation.with_fixed_settings(pipeline, options)
         note(_description(pipeline))
-        export.bundle(pipeline, folder, targets=targets, precisions=options.precisions, say=note)
+        export.bundle(
+            pipeline,
+            folder,
+            targets=targets,
+            precisions=options.precisions,
+            texts=texts,
+            say=noting(options.names),
+        )
     if options.instructions:
         written = bundle.Bundle(folder)
         found = {}
@@ -241,6 +265,7 @@ def serve(options: argparse.Namespace) -> int:
     command_line.check_requirements()
     if options.max_new_tokens is not None:
         check_positive_integer(max_new_tokens=options.max_new_tokens)
+    texts_of(options)
     served, are_published = [], False
     for text in options.folders:
         name, source = ("", text) if os.path.exists(text) or "=" not in text else text.split("=", 1)
@@ -252,7 +277,7 @@ def serve(options: argparse.Namespace) -> int:
         if status := conversion.run():
             return status
         served.append(f"{name or conversion.name}={conversion.folder}")
-    for argument in () if are_published else ("revision", "max_new_tokens", "cache_dir"):
+    for argument in () if are_published else ("revision", "max_new_tokens", "texts", "cache_dir"):
         value = getattr(options, argument)
         check(value is None, "be None for exports", **{argument: value})
     options.folders = served
@@ -278,7 +303,8 @@ class Conversion:
         self.name = re.sub(r"[^\w.-]", "-", pathlib.Path(source).absolute().name).lstrip(".-") or "model"
         self._precisions = list(dict.fromkeys(["float32", options.precision]))
         path = os.path.abspath(source) if is_folder else source
-        values = [path, commit, self._precisions, options.max_new_tokens, _version()]
+        texts = options.texts and hashlib.sha256(pathlib.Path(options.texts).read_bytes()).hexdigest()
+        values = [path, commit, self._precisions, options.max_new_tokens, texts, _version()]
         digest = hashlib.sha256(json.dumps(values).encode()).hexdigest()
         model = self.name if is_folder else source.replace("/", "--")
         base = pathlib.Path(options.cache_dir or _cache_folder())
@@ -327,6 +353,8 @@ class Conversion:
         arguments += ["--precisions", *self._precisions]
         if self._options.revision is not None:
             arguments += ["--revision", self._options.revision]
+        if self._options.texts is not None:
+            arguments += ["--texts", self._options.texts]
         if self._options.max_new_tokens is not None:
             arguments += ["--max-new-tokens", str(self._options.max_new_tokens)]
         return arguments

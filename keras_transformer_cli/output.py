@@ -58,6 +58,11 @@ def note(line: str) -> None:
         say(line)
 
 
+def noting(options: Mapping[str, str]) -> Callable[[str], None]:
+    """Return `note` with options of the command line in place of arguments."""
+    return lambda line: note(with_options(line, options))
+
+
 def verbosity() -> int:
     """Return `verbose` of `fit`: nothing, a progress bar on a terminal with colours, or a line for each epoch."""
     if _quiet:

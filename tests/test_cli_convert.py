@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from keras_transformer import export, interop
+from keras_transformer import export, interop, pipelines
 from keras_transformer.models import BERT, SequenceClassifier
 from keras_transformer_cli import commands, conversion
 from keras_transformer_serving import bundle
@@ -193,6 +193,29 @@ def test_unsupported_formats_are_an_error_and_write_nothing(saved, tmp_path, cap
     assert not list(tmp_path.iterdir())
 
 
+def test_texts_of_a_file_are_compared(saved, tmp_path, capsys, monkeypatch):
+    texts, given = tmp_path / "texts.txt", []
+    texts.write_text("la casa\n")
+
+    def bundle(pipeline, folder, *, texts, say, **_):
+        given.append((texts, pathlib.Path(folder)))
+        say("onnx/int8 is left out: pass `texts` of your own")
+        raise ValueError("`precisions` must be close, or pass `texts`. Received: int8")
+
+    monkeypatch.setattr(export, "bundle", bundle)
+    pipelines.from_hugging_face(saved).save(tmp_path / "run")
+    for command in (["convert", saved, "--output"], ["export", tmp_path / "run"]):
+        arguments = [*command, tmp_path / "new", "--formats", "onnx", "--texts"]
+        assert "`--texts` must name files that exist" in error_of(capsys, [*arguments, "none.txt"])
+        assert commands.main([str(argument) for argument in [*arguments, texts]]) == 2
+        printed = capsys.readouterr()
+        assert "onnx/int8 is left out: pass `--texts` of your own\n" in printed.out
+        assert "`--precisions` must be close, or pass `--texts`. Received: int8" in printed.err
+    assert given == [(texts, tmp_path / "new")] * 2
+    arguments = ["export", tmp_path / "run", tmp_path / "new", "--formats", "transformers", "--texts", texts]
+    assert "`--texts` must be None for the format transformers" in error_of(capsys, arguments)
+
+
 @pytest.mark.slow
 def test_convert_writes_other_formats(tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
@@ -273,16 +296,21 @@ def test_a_model_is_converted_once_for_each_commit_and_options(hub, saved, conve
     assert (name, pathlib.Path(folder).name) == ("small-bert", "small-bert")
     assert pathlib.Path(folder).is_relative_to(tmp_path / "exports")
     assert len(converted) == 1
-    for more in (["--precision", "int8"], ["--max-new-tokens", "3"]):
+    texts = tmp_path / "texts.txt"
+    for more in (["--precision", "int8"], ["--max-new-tokens", "3"], ["--texts", str(texts)]):
+        texts.write_text("la casa\n")
         assert commands.main([*start, *more]) == 0
     assert converted[1][0][-2:] == ["float32", "int8"]
     assert converted[2][0][-2:] == ["--max-new-tokens", "3"]
+    assert converted[3][0][-2:] == ["--texts", str(texts)]
+    texts.write_text("la casa azul\n")
+    assert commands.main([*start, "--texts", str(texts)]) == 0
     hub.models[NAME].commits["c" * 40] = files_of(saved)
     hub.models[NAME].references["main"] = "c" * 40
     assert commands.main(["serve", f"mine={NAME}", *start[2:], "--token", "hf_secret"]) == 0
     assert served[-1][0].startswith("mine=")
-    assert len({folders[0].partition("=")[2] for folders in served}) == len(converted) == 4
-    assert converted[3][1] == "hf_secret"
+    assert len({folders[0].partition("=")[2] for folders in served}) == len(converted) == 6
+    assert converted[5][1] == "hf_secret"
     assert not any("hf_secret" in arguments for arguments, _ in converted)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer_serving import FLOAT32, Bundle
-from keras_transformer_serving.bundle import MANIFEST, ONNX
+from keras_transformer_serving.bundle import MANIFEST, ONNX, is_bundle
 from keras_transformer_serving.external_data import file_name
 from keras_transformer_serving.files import new_folder, write_bytes
 from keras_transformer_serving.graph_files import graph_reader
@@ -70,6 +70,11 @@ def make_repository(
     target = pathlib.Path(repository).resolve() / name
     _check(folder, target, name, version, max_batch_size)
     export = Bundle(folder)
+    if ONNX not in export.parity:
+        raise FileNotFoundError(
+            f"`bundle` must have ONNX graphs, which Triton runs. Received: {str(folder)!r}, with "
+            f"{', '.join(export.parity)}"
+        )
     if text:
         contents, sources = _text_model(export, precision, max_batch_size)
     else:
@@ -103,8 +108,6 @@ def _text_model(export: Bundle, precision: str, max_batch_size: int) -> tuple[di
     """Return the contents of the files of a model of texts, and the files of its versions."""
     if precision != FLOAT32:
         raise ValueError(f"`precision` must be {FLOAT32!r} for texts. Received: precision={precision!r}")
-    if ONNX not in export.parity:
-        raise FileNotFoundError(f"`bundle` must have ONNX graphs. Received: bundle={str(export.folder)!r}")
     contents = {CONFIG: text_model_config(export.config, max_batch_size)}
     names = [name for name in export.manifest["files"] if not name.startswith("saved_model/")]
     sources = {f"export/{name}": export.folder / name for name in [MANIFEST, *names]}
@@ -137,6 +140,11 @@ def _link(sources: Sources, folder: pathlib.Path) -> None:
 
 def _check(folder: pathlib.Path, target: pathlib.Path, name: str, version: int, max_batch_size: int) -> None:
     """Raise unless the arguments of `make_repository` are as described."""
+    if not is_bundle(folder):
+        raise FileNotFoundError(
+            f"`bundle` must be an export, with a {MANIFEST}, as `keras_transformer.export` writes it. "
+            f"Received: {str(folder)!r}"
+        )
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ValueError(
             "`name` must consist of letters, digits, '_', '-' and '.', and start with a letter, a digit or '_'. "

@@ -57,7 +57,8 @@ class TritonPythonModel:
         for tensor in self.signature.inputs:
             given = backend.get_input_tensor_by_name(request, tensor.name)
             if given is not None:
-                columns[tensor.name] = given.as_numpy().reshape(-1).tolist()
+                array = given.as_numpy()  # (B, 1) for a value without axes
+                columns[tensor.name] = (array if tensor.shape else array.reshape(-1)).tolist()
         return columns
 
     def _outputs(self, rows: Sequence[Row]) -> list[Row]:

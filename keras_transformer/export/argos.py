@@ -5,13 +5,13 @@ import pathlib
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from keras_transformer import generation, memory, pipelines, text
 from keras_transformer.export import model_card
 from keras_transformer.export.bundle_writer import check_pipeline
-from keras_transformer.export.parity.comparison import WithPipeline
+from keras_transformer.export.parity.comparison import Texts, WithPipeline
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_ctranslate2.target import CTranslate2
 from keras_transformer_options.arguments import check, check_one_of
@@ -47,7 +47,7 @@ def argos_package(
     to_code: str,
     precision: str = "int8",
     version: str = "1.0",
-    texts: Sequence[str] | None = None,
+    texts: Texts | None = None,
     overwrite: bool = False,
     say: Callable[[str], None] = print,
 ) -> pathlib.Path:
@@ -64,7 +64,7 @@ def argos_package(
         to_code: the code of the language of translations, such as "en".
         precision: that of the matrices: "int8", "float16" or "float32".
         version: the version of the package.
-        texts: texts to compare the pipeline and the package on; by default made from the vocabulary.
+        texts: texts to compare the pipeline and the package on, as for `bundle`; by default made from the vocabulary.
         overwrite: whether to replace an existing file.
         say: a function that prints the result of the comparison.
 
@@ -99,7 +99,7 @@ def argos_package(
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=files.nearest_folder(file)) as temporary:
         folder, report = pathlib.Path(temporary), dict[str, Any]()
         with memory.quick_collections():
-            target.export(pipeline, folder, report, WithPipeline(pipeline, texts), say)
+            target.export(pipeline, folder, report, WithPipeline(pipeline, texts, say), say)
         figures = report["graphs"][CTRANSLATE2]
         say(
             f"compared {report['texts']} texts: {', '.join(f'{value} {key}' for key, value in figures.items())}"

@@ -196,7 +196,7 @@ class ExportTarget(abc.ABC):
                 run = cls._served().runner(part, compare.config, compare.tokenizer, precision)
                 task = type(compare.pipeline)
                 row = precisions.compare(precision, expected, run, compare.config, task)
-                rows[precision] = precisions.check(precision, row)
+                rows[precision] = precisions.check(precision, row, compare.remedy)
             except Exception as error:  # of any class: those of the runtime, too
                 if left_out is None:
                     raise

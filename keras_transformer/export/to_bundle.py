@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keras_transformer.export.parity.comparison import Texts
 from keras_transformer.export.targets import ExportTarget
 from keras_transformer.export.tensorflow_process import on_tensorflow
 
@@ -28,7 +29,7 @@ def bundle(
     precisions: Sequence[str] | None = None,
     name: str | None = None,
     version: int = 1,
-    texts: Sequence[Any] | None = None,
+    texts: Texts | None = None,
     text_graph: bool = False,
     vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
@@ -47,7 +48,10 @@ def bundle(
             float16 and int8 that are close enough to the pipeline.
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
-        texts: texts to compare the pipeline and its export on; see `saved_model`.
+        texts: texts to compare the pipeline and its export on, and to fit int8 graphs of encoders to; by default made
+            from the vocabulary. A list, of pairs such as (question, context) if the pipeline takes two texts; or the
+            path of a UTF-8 file with one in each line, of a pair separated by a tab. Of a file, up to 64 lines are
+            taken, at equal distances. Texts that are too long are cut.
         text_graph: whether to write an ONNX graph from strings to strings, too; see `onnx`.
         vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
             language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.export import signatures
 from keras_transformer.export.bundle_writer import check_pipeline, without_tensorflow_warnings
 from keras_transformer.export.parity import generation, outputs
-from keras_transformer.export.parity.comparison import WithPipeline
+from keras_transformer.export.parity.comparison import Texts, WithPipeline
 from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tensorflow_serving import configuration, operations, section, warmup
@@ -108,7 +108,7 @@ def saved_model(
     *,
     name: str | None = None,
     version: int = 1,
-    texts: Sequence[Any] | None = None,
+    texts: Texts | None = None,
     vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
 ) -> pathlib.Path:
@@ -133,8 +133,8 @@ def saved_model(
         folder: the export's folder; the model is written to `folder/saved_model/name/version`.
         name: the model's name in TensorFlow Serving, by default the folder's name.
         version: the model's version in TensorFlow Serving, a positive integer.
-        texts: texts to compare the pipeline and the SavedModel on, or pairs (question, context) for
-            `QuestionAnswering`; by default made from the vocabulary.
+        texts: texts to compare the pipeline and the SavedModel on, as for `bundle`; by default made from the
+            vocabulary.
         vocabulary_shortlist: the ids of the tokens that the export generates, such as those of texts in the target
             language, with the model's `end_id`; its graphs compute the logits of no others. By default all. The report
             in `parity.json` has the number of outputs that are the same with the whole vocabulary.

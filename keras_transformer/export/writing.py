@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_transformer import memory
 from keras_transformer.export.bundle_writer import new_parts, with_shortlist
-from keras_transformer.export.parity.comparison import WithPipeline
+from keras_transformer.export.parity.comparison import Texts, WithPipeline
 from keras_transformer.export.targets import ExportTarget, Say
 
 
@@ -14,7 +14,7 @@ def write_parts(
     pipeline: Any,
     folder: pathlib.Path,
     targets: Sequence[ExportTarget],
-    texts: Sequence[Any] | None,
+    texts: Texts | None,
     vocabulary_shortlist: Sequence[int] | None,
     signature_key: bytes | None,
     say: Say,
@@ -30,7 +30,7 @@ def write_parts(
     parts = [target.part(folder) for target in targets]
     if len({*parts}) < len(parts):
         raise ValueError(f"`targets` must write different folders. Received: {', '.join(parts)}")
-    compare = WithPipeline(pipeline, texts)
+    compare = WithPipeline(pipeline, texts, say)
     with memory.quick_collections(), new_parts(pipeline, folder, parts, signature_key) as written:
         for number, (target, part) in enumerate(zip(targets, parts, strict=True), 1):
             if len(targets) > 1:

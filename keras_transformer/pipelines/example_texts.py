@@ -1,13 +1,17 @@
-"""Texts made from a vocabulary, as inputs of examples and of comparisons."""
+"""Texts as inputs of examples and of comparisons: made from a vocabulary, or given by a user."""
 
+import os
 import unicodedata
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_transformer import xla
-from keras_transformer.lazy_tensorflow import tf
+from keras_transformer.text.training.corpus import read_lines
+from keras_transformer_options.arguments import ArgumentError, Message, check
 
+_MOST_LINES = 64  # of a file
 _PIECES = 400  # of the vocabulary, among which words are looked for
 _CONTINUATION = 16  # the number of tokens that a language model writes after an example
 _BEGINS = ("▁", "Ġ")  # the first character of pieces that begin a word
@@ -70,9 +74,79 @@ def continued_texts(pipeline: Any) -> list[str]:
     return [both if not error else text for text, both, error in zip(texts, longer, errors, strict=True)]
 
 
+def given_texts(pipeline: Any, texts: Any, say: Callable[[str], Any]) -> list[Any]:
+    """Return a user's texts as valid inputs of a pipeline, pairs if it takes two.
+
+    Args:
+        pipeline: the pipeline.
+        texts: a list; or the path of a UTF-8 file with a text in each line, or a pair, separated by a tab. Of more than
+            64 lines that are not blank, 64 are taken, at equal distances. The longer text of an input that is too long
+            is halved until it is not.
+        say: a function that prints a line of progress: how many lines are taken, and how many inputs are cut.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        TypeError: if `texts` are a string.
+        ValueError: if the pipeline reads no texts, `texts` are empty, or one is invalid.
+    """
+    columns = pipeline.text_columns
+    check(columns > 0, f"be None for a {type(pipeline).__name__}, which reads no texts", texts=texts)
+    if isinstance(texts, str | bytes):
+        message = Message("{texts} must be a list of texts, or a pathlib.Path of a file", texts=texts)
+        raise TypeError(message)
+    if isinstance(texts, os.PathLike):
+        found = [*_file_rows(texts, columns)]
+        check(bool(found), "have a line that is not blank", texts=os.fspath(texts))
+        chosen = np.linspace(0, len(found) - 1, min(len(found), _MOST_LINES)).round().astype(int).tolist()
+        say(f"texts: {len(chosen)} of {len(found)} lines of {os.fspath(texts)}")
+        rows = {f"line {found[place][0]} of {os.fspath(texts)}": found[place][1] for place in chosen}
+    else:
+        rows = {f"texts[{place}]": row for place, row in enumerate(checked_rows(texts, columns))}
+    cut = _shortened(pipeline, rows)
+    if count := sum(cut[place] != row for place, row in rows.items()):
+        say(f"texts: {count} of {len(rows)} are too long, and are cut")
+    return [row if columns > 1 else row[0] for row in cut.values()]
+
+
+def _file_rows(path: os.PathLike[str], columns: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the numbers and the texts of the lines of a file that are not blank."""
+    tables = ("csv", "jsonl") if columns > 1 else ("tsv", "csv", "jsonl")
+    for number, line in enumerate(read_lines(path, tables), start=1):
+        if not line.strip():
+            continue
+        row = tuple(line.split("\t")) if columns > 1 else (line,)
+        if len(row) != columns:
+            raise ArgumentError(
+                f"{{texts}} must have {columns} texts in each line, separated by a tab. "
+                "Received: {path!s}, line {number!s}: {line!r}",
+                path=os.fspath(path),
+                number=number,
+                line=line[:100],
+            )
+        yield number, row
+
+
+def _shortened(pipeline: Any, rows: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return rows of texts, by their places; the longer text of a row is halved while it is not a valid input."""
+    cut, errors, invalid = dict(rows), dict[str, str](), [*rows]
+    while invalid:
+        found = pipeline.example_batch([cut[place] for place in invalid]).error.numpy()
+        invalid = [place for place, error in zip(invalid, found, strict=True) if error]
+        for place, error in zip(invalid, filter(None, found), strict=True):
+            errors.setdefault(place, error.decode())
+            row = cut[place]
+            column = max(range(len(row)), key=lambda number: len(row[number]))
+            half = row[column][: len(row[column]) // 2]
+            half = half[: half.rfind(" ")] if " " in half.strip() else half
+            if not half.strip():
+                raise ValueError(f"{errors[place]} in {place}")
+            cut[place] = (*row[:column], half, *row[column + 1 :])
+    return cut
+
+
 def _errors(pipeline: Any, texts: list[str]) -> Any:
     """Return why texts are not valid inputs of a pipeline, b"" for those that are."""
-    return pipeline.prepared(tf.constant(texts), pipeline.example_languages(len(texts))).error.numpy()
+    return pipeline.example_batch([(text,) for text in texts]).error.numpy()
 
 
 def checked_rows(texts: Any, columns: int) -> list[tuple[str, ...]]:

@@ -160,6 +160,10 @@ class GeneratingPipeline(GeneratingTask, Pipeline):
         self._check_exportable()
         return Signatures(self).graphs()
 
+    def example_batch(self, rows: Sequence[tuple[str, ...]]) -> Preprocessed:
+        """Convert texts to the model's inputs, with languages; see `Pipeline`."""
+        return self.prepared(tf.constant([text for (text,) in rows]), self.example_languages(len(rows)))
+
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
         """Return inputs of an export's signatures, with the texts as their own targets."""
         return Signatures(self).example_inputs(accepted_texts(self) if texts is None else texts)

@@ -236,6 +236,16 @@ class Pipeline(tasks.Task, abc.ABC):
             For each signature, several inputs.
         """
 
+    @property
+    def text_columns(self) -> int:
+        """The number of texts of an input: 2 for pairs, 0 for a pipeline that reads none."""
+        inputs = self.columns(self.config)[DEFAULT]
+        return sum(each.required and each.dtype == "string" and not each.shape for each in inputs)
+
+    def example_batch(self, rows: Sequence[tuple[str, ...]]) -> Preprocessed:
+        """Convert rows of `text_columns` texts to the model's inputs, with examples of what else these need."""
+        return self.preprocess(*map(tf.constant, zip(*rows, strict=True)))
+
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments except model and tokenizer, by default from attributes of equal names."""
         names = inspect.signature(type(self)).parameters

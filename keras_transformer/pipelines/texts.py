@@ -152,7 +152,7 @@ class TextPipeline(ForwardPipeline, TextTask):
         for name, inputs in self.columns(self.config).items():
             names = [tensor.name for tensor in inputs if tensor.required]
             if texts is not None and name == DEFAULT:
-                rows = checked_rows(texts, len(names))
+                rows = checked_rows(texts, self.text_columns)
             else:
                 rows = self._example_rows(len(names))
             examples[name] = [
@@ -184,25 +184,21 @@ class TextPipeline(ForwardPipeline, TextTask):
 
     def _batches_of(self, texts: Sequence[Any], size: int = 32) -> Iterator[Arrays]:
         """Yield batches of the ids of texts, or of tuples of texts, as calls read them."""
-        inputs = self.columns(self.config)[DEFAULT]
-        rows = checked_rows(texts, len([tensor for tensor in inputs if tensor.required]))
+        rows = checked_rows(texts, self.text_columns)
         for begin in range(0, len(rows), size):
-            columns = zip(*rows[begin : begin + size], strict=True)
-            arrays = {
-                name: values.numpy()
-                for name, values in self.preprocess(*map(tf.constant, columns)).inputs.items()
-            }
-            ids = arrays["token_ids"].astype("int64")
-            values = [ids, (ids != self.tokenizer.padding_value).astype("int64"), arrays.get("segment_ids")]
-            names = [tensor.name for tensor in self.graph_inputs(self.config)]
-            yield dict(zip(names, values, strict=False))  # those without segments have two
+            batch = self.example_batch(rows[begin : begin + size])
+            arrays = {name: values.numpy() for name, values in batch.inputs.items()}
+            ids = arrays["token_ids"]
+            values = [ids, ids != self.tokenizer.padding_value, arrays.get("segment_ids")]
+            names = [tensor.name for tensor in self.graph_inputs(self.config)]  # without segments, two
+            yield {name: array.astype("int64") for name, array in zip(names, values, strict=False)}
 
     def _example_rows(self, columns: int) -> list[tuple[str, ...]]:
         """Return valid texts, or tuples of texts, made from the vocabulary."""
         texts = self.example_texts()
         rows = list(zip(*(texts[i:] + texts[:i] for i in range(columns)), strict=True))
-        error = self.preprocess(*map(tf.constant, zip(*rows, strict=True))).error.numpy()
-        rows_without_error = [row for row, message in zip(rows, error, strict=True) if not message]
+        errors = self.preprocess(*map(tf.constant, zip(*rows, strict=True))).error.numpy()
+        rows_without_error = [row for row, message in zip(rows, errors, strict=True) if not message]
         if not rows_without_error:
             raise ValueError(
                 "`texts` must be passed, because all texts made from the vocabulary are invalid. Received: None"

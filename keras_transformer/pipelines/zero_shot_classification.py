@@ -217,13 +217,20 @@ class ZeroShotClassification(ZeroShotClassificationTask, TextPipeline):
             "scores": tf.ragged.boolean_mask(scores, named).to_tensor(0.0),
         }
 
+    def example_batch(self, rows: Sequence[tuple[str, ...]]) -> Preprocessed:
+        """Convert texts to the model's inputs, with labels; see `Pipeline`."""
+        return self.preprocess(tf.constant([text for (text,) in rows]), tf.constant([self._example_labels()]))
+
+    def _example_labels(self) -> list[str]:
+        return self.candidate_labels or [text for text in self.example_texts() if text][:3]
+
     def example_inputs(self, texts: Sequence[Any] | None = None) -> dict[str, list[Arrays]]:
         """Return inputs of an export's signatures, including labels and options; see `Pipeline`."""
-        labels = self.candidate_labels or [text for text in self.example_texts() if text][:3]
+        labels = self._example_labels()
         if texts is None:
-            rows = self.example_texts()
-            errors = self.preprocess(tf.constant(rows), tf.constant([labels])).error.numpy()
-            rows = [text for text, error in zip(rows, errors, strict=True) if not error]
+            given = [(text,) for text in self.example_texts()]
+            errors = self.example_batch(given).error.numpy()
+            rows = [text for (text,), error in zip(given, errors, strict=True) if not error]
         else:
             rows = [text for (text,) in checked_rows(texts, 1)]
         values = {
@@ -232,7 +239,7 @@ class ZeroShotClassification(ZeroShotClassificationTask, TextPipeline):
             "hypothesis_template": np.resize([self.hypothesis_template, PLACE], len(rows)),
             "multi_label": np.resize([self.multi_label, not self.multi_label], len(rows)),
         }
-        examples = {FORWARD: self._example_ids()}
+        examples = {FORWARD: [*self._example_ids(), *(self._batches_of(texts) if texts is not None else ())]}
         for name, inputs in self.columns(self.config).items():
             arrays = {tensor.name: np.array(values[tensor.name]) for tensor in inputs}
             examples[name] = [arrays, {key: array[:1] for key, array in arrays.items()}]

@@ -178,11 +178,13 @@ def test_a_precision_that_falls_short_is_left_out_unless_it_is_named(tmp_path, m
     lines, pattern = [], r"mean cosine is (1|0\.\d+) and must be at least 1\.1"
     folder = export.bundle(pipeline, tmp_path / "it", say=lines.append)
     assert lines[:2] == ["[1/2] saved_model/it/1", "[2/2] onnx: float32, float16, int8"]
-    reason = re.fullmatch(f"onnx/int8 is left out: ({pattern})", lines[2])[1]
+    remedy = "pass `texts` of your own in place of those made from the vocabulary"
+    reason = re.fullmatch(f"onnx/int8 is left out: ({pattern}; {remedy})", lines[2])[1]
     assert len(lines) == 3
     assert set(serving.Bundle(folder).parity["onnx"]["precisions"]) == {"float16"}
     assert json.loads((folder / "manifest.json").read_text())["left_out"] == {"int8": reason}
-    assert f"| onnx | int8 | left out: {reason} |" in (folder / "README.md").read_text()
+    shown = reason.replace("`", r"\`")
+    assert f"| onnx | int8 | left out: {shown} |" in (folder / "README.md").read_text()
     assert not (folder / "onnx" / "int8").exists()
     export.verify(folder)
     for load in (
@@ -195,6 +197,8 @@ def test_a_precision_that_falls_short_is_left_out_unless_it_is_named(tmp_path, m
             load(folder, precision="int8")
     export.saved_model(pipeline, folder, version=2)
     assert serving.Bundle(folder).left_out("onnx") == {"int8": reason}  # after another part, too
-    with pytest.raises(ParityError, match=f"Received: int8, whose {pattern}"):
+    with pytest.raises(ParityError, match=rf"Leave int8 out, or {remedy}\. Received: int8, whose {pattern}$"):
         export.onnx(pipeline, tmp_path / "named", precisions=("float32", "int8"))
+    with pytest.raises(ParityError, match=rf"Leave int8 out\. Received: int8, whose {pattern}$"):
+        export.onnx(pipeline, tmp_path / "named", precisions=("float32", "int8"), texts=["to be"])
     assert not (tmp_path / "named").exists()

@@ -546,6 +546,21 @@ def test_invalid_arguments_leave_no_model(tmp_path, options, error):
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_folders_without_graphs_leave_no_model(tmp_path, text):
+    (tmp_path / "run").mkdir()
+    export = tmp_path / "phones"
+    with bundle.new_parts(export, ["litert"], {"pipeline": "TextClassification"}, {}) as written:
+        (written["litert"][0] / "model.tflite").write_bytes(b"")
+    for folder, error in (
+        (tmp_path / "run", "be an export"),
+        (export, "have ONNX graphs, which Triton runs.*with litert"),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"`bundle` must {error}"):
+            TRITON["make_repository"](folder, tmp_path / "models", text=text)
+    assert not (tmp_path / "models").exists()
+
+
 def test_a_damaged_graph_leaves_no_model(tmp_path):
     export = write_export(tmp_path / "reviews")
     (export / "onnx" / "model.onnx").write_bytes(b"")

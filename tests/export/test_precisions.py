@@ -447,7 +447,7 @@ def test_int8_is_fitted_to_examples_that_are_like_real_inputs(tmp_path, monkeypa
     seen = []
     monkeypatch.setattr(conversion, "write_graph", lambda *arguments: seen.append(len(arguments[5])))
     monkeypatch.setattr(target.optimum, "configurations", lambda pipeline: None)
-    compare = SimpleNamespace(texts=None, tokenizers=lambda: None)
+    compare = SimpleNamespace(texts=None, remedy="", tokenizers=lambda: None)
     for make in (recognize_speech, embed, classify_images):
         with pytest.raises(AttributeError):  # nothing is compared
             target.Onnx(("float32", "int8")).export(make(), tmp_path, {}, compare, print)

@@ -1,9 +1,27 @@
+import pathlib
 import unicodedata
 
+import numpy as np
 import pytest
 
 from keras_transformer import models, pipelines, text
-from keras_transformer.pipelines.example_texts import accepted_texts, continued_texts, texts_from_vocabulary
+from keras_transformer.pipelines.example_texts import (
+    accepted_texts,
+    continued_texts,
+    given_texts,
+    texts_from_vocabulary,
+)
+from tests.laws.pipelines import (
+    answer,
+    classify_images,
+    embed,
+    fill_mask,
+    rerank,
+    translate,
+    word_pieces,
+    write,
+    zero_shot,
+)
 
 SCRIPTS = {
     "Cyrillic": ["старый дом стоит около реки", "зелёные бутылки висят на стене"] * 4,
@@ -83,3 +101,92 @@ def test_examples_of_a_language_model_go_on_with_its_own_text():
     assert sum(fits) > len(fits) / 2
     assert longer == [both if fit else text for text, both, fit in zip(texts, expected, fits, strict=True)]
     assert longer != texts
+
+
+def test_lines_of_a_file_are_taken_at_equal_distances(tmp_path):
+    path, said = tmp_path / "texts.txt", []
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(b"%d\r\n \t\n\n" % number for number in range(127)))
+    assert given_texts(translate(), path, said.append) == [str(number) for number in range(0, 127, 2)]
+    assert said == [f"texts: 64 of 127 lines of {path}"]
+    path.write_text("one\n")
+    assert given_texts(write(), path, said.append) == ["one"]
+
+
+def test_lines_of_pairs_have_tabs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a b\tc\n\nd\te\n")
+    for pipeline in (rerank(), answer()):
+        assert given_texts(pipeline, path, str) == [("a b", "c"), ("d", "e")]
+    path.write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match=r"`texts` must have 2 texts in each line.*pairs.tsv, line 2: 'c'"):
+        given_texts(rerank(), path, str)
+
+
+@pytest.mark.parametrize("make", [translate, write, embed, zero_shot])
+def test_texts_that_are_too_long_are_cut_at_words(make):
+    pipeline, said = make(), []
+    long, short = "word " * 40, "word word"
+    found = given_texts(pipeline, [long, short, "x" * 999], said.append)
+    assert found[1] == short
+    assert "word" in found[0]
+    assert set(found[0].split()) == {"word"}
+    assert set(found[2]) == {"x"}
+    assert not any(pipeline.example_batch([(text,) for text in found]).error.numpy())
+    assert said == ["texts: 2 of 3 are too long, and are cut"]
+
+
+def test_the_longer_text_of_a_pair_is_cut():
+    ((query, passage),) = given_texts(rerank(), [("who barks", "a dog " * 99)], str)
+    assert query == "who barks"
+    assert passage.startswith("a dog")
+
+
+@pytest.mark.parametrize(
+    ("make", "texts", "error", "message"),
+    [
+        (translate, "one", TypeError, "`texts` must be a list of texts, or a pathlib.Path of a file"),
+        (translate, [], ValueError, "`texts` must be strings"),
+        (translate, [5], ValueError, "`texts` must be strings"),
+        (rerank, ["one"], ValueError, "`texts` must be pairs of strings"),
+        (
+            classify_images,
+            ["one"],
+            ValueError,
+            "`texts` must be None for a ImageClassification, which reads no texts",
+        ),
+        (lambda: fill_mask(word_pieces()), ["a", "no mask"], ValueError, r"mask.* in texts\[0\]$"),
+        (
+            translate,
+            pathlib.Path("none.txt"),
+            FileNotFoundError,
+            "`texts` must name files that exist.*none.txt",
+        ),
+    ],
+)
+def test_invalid_texts_raise(make, texts, error, message):
+    with pytest.raises(error, match=message):
+        given_texts(make(), texts, str)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "`texts` must have a line that is not blank"),
+        (b" \n\n", "`texts` must have a line that is not blank"),
+        (b"ok\ncaf\xe9\n", r"`texts` must name UTF-8 files.*line 2 holds b'\\xe9'"),
+        ("naïve".encode("utf-16"), "`texts` must name files in UTF-8"),
+    ],
+)
+def test_invalid_files_of_texts_raise(content, message, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        given_texts(translate(), path, str)
+
+
+def test_graphs_of_zero_shot_classification_are_fitted_to_the_texts():
+    pipeline, texts = zero_shot(candidate_labels=["a", "b"]), ["x", "y z"]
+    before, after = (pipeline.example_inputs(given)["forward"] for given in (None, texts))
+    assert len(after) == len(before) + 1
+    expected = pipeline.example_batch([(text,) for text in texts]).inputs
+    np.testing.assert_array_equal(after[-1]["input_ids"], expected["token_ids"])

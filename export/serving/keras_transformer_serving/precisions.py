@@ -102,18 +102,27 @@ class ShortfallError(ParityError):
     Args:
         precision: the precision.
         shortfall: the figures that do not reach their thresholds.
+        remedy: what may help besides leaving the precision out; "" for nothing.
+
+    Attributes:
+        reason: the figures, and the remedy.
     """
 
-    def __init__(self, precision: str, shortfall: str) -> None:
+    def __init__(self, precision: str, shortfall: str, remedy: str) -> None:
         super().__init__(
-            f"`precisions` must have graphs that are close to the pipeline. Leave {precision} out. "
-            f"Received: {precision}, whose {shortfall}"
+            f"`precisions` must have graphs that are close to the pipeline. Leave {precision} out"
+            f"{remedy and f', or {remedy}'}. Received: {precision}, whose {shortfall}"
         )
-        self.shortfall = shortfall
+        self.reason = f"{shortfall}{remedy and f'; {remedy}'}"
 
 
-def check(precision: str, row: dict[str, Any]) -> dict[str, Any]:
+def check(precision: str, row: dict[str, Any], remedy: str = "") -> dict[str, Any]:
     """Return the report of `compare` on a precision.
+
+    Args:
+        precision: the precision.
+        row: the report.
+        remedy: see `ShortfallError`.
 
     Raises:
         ShortfallError: if a figure does not reach its threshold.
@@ -125,14 +134,14 @@ def check(precision: str, row: dict[str, Any]) -> dict[str, Any]:
             bound = f"{'most' if is_error else 'least'} {limit:g}"
             short.append(f"{name.replace('_', ' ')} is {row[name]:.3g} and must be at {bound}")
     if short:
-        raise ShortfallError(precision, "; ".join(short))
+        raise ShortfallError(precision, "; ".join(short), remedy)
     return row
 
 
 def reason(error: Exception) -> str:
     """Return why a precision is left out, in one line."""
     if isinstance(error, ShortfallError):
-        return error.shortfall
+        return error.reason
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_CHARACTERS]
 
 

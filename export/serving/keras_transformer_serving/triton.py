@@ -81,7 +81,7 @@ def text_model_config(config: Mapping[str, Any], max_batch_size: int = MAX_BATCH
     pipeline = ExportedPipeline.named(config["pipeline"])
     signatures = {} if pipeline is None else pipeline.tensors(dict(config))
     inputs, outputs = signatures.get(DEFAULT, ((), ()))
-    if not inputs or any(tensor.dtype != "string" or tensor.shape for tensor in inputs):
+    if not inputs or any(tensor.dtype != "string" for tensor in inputs):
         raise ValueError(f"`text` needs an export of texts. Received: an export of a {config['pipeline']}")
     inputs, _ = signatures.get(GENERATE, (inputs, outputs))
     lines = ['backend: "python"', f"max_batch_size: {max_batch_size}"]

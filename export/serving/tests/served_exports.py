@@ -103,6 +103,14 @@ EMBEDDER = {
     "prompts": {"query": "q: "},
     "default_prompt_name": None,
 }
+ENTAILMENT = {
+    **CLASSIFIER,
+    "pipeline": "ZeroShotClassification",
+    "labels": ["contradiction", "neutral", "entailment"],
+    "candidate_labels": None,
+    "hypothesis_template": "It is {}.",
+    "multi_label": False,
+}
 RERANKER = {**EMBEDDER, "pipeline": "Reranking", "activation": "sigmoid"}
 TEMPLATE = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}"
 CHAT = {**GENERATOR, "chat_template": {"default": TEMPLATE, "tool_use": None, "special_tokens": {}}}
@@ -113,6 +121,7 @@ PREDICT = "/v1/models/{}:predict"
 INFER = "/v2/models/{}/infer"
 _GRAPHS = {
     "classifier": (CLASSIFIER, {"model.onnx": classifier}),
+    "entailment": (ENTAILMENT, {"model.onnx": classifier}),
     "generator": (GENERATOR, {"model.onnx": decoder, "generate_greedy.onnx": loop}),
     "copier": (
         COPIER,

@@ -86,7 +86,7 @@ def free_port():
 @pytest.fixture(scope="module")
 def exports(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
-    return {name: write_export(small, folder / name, name) for name in ("copier", "classifier")}
+    return {name: write_export(small, folder / name, name) for name in ("copier", "classifier", "entailment")}
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +158,20 @@ def test_options_of_rows_are_optional_inputs(triton, exports, protocol):
     limits = [1, 2, 3, 1, 2]
     found, _ = triton.infer(protocol, "copier", TEXTS, max_new_tokens=limits)
     assert found["text"] == serving.load(exports["copier"])(TEXTS, max_new_tokens=limits)
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_labels_of_a_request_are_an_input(triton, exports, protocol):
+    module, labels = CLIENTS[protocol], ["good", "bé"]
+    names = module.InferInput("candidate_labels", [len(TEXTS), 2], "BYTES")
+    names.set_data_from_numpy(np.array([[label.encode() for label in labels]] * len(TEXTS), object))
+    texts = input_of(module, "text", "BYTES", [text.encode() for text in TEXTS])
+    with contextlib.closing(triton.client(protocol)) as client:
+        result = client.infer("entailment", [texts, names])
+    for row, answer in enumerate(serving.load(exports["entailment"])(TEXTS, labels)):
+        found = zip(*(result.as_numpy(name)[row].tolist() for name in ("labels", "scores")), strict=True)
+        expected = {each.label: each.score for each in answer}
+        assert {label.decode(): score for label, score in found} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)

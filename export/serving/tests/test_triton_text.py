@@ -86,6 +86,29 @@ def test_labels_and_probabilities_equal_the_export(served, exports):
     assert "dims: [3]" in config
 
 
+def test_labels_of_a_call_are_an_input_of_any_size(served, small, tmp_path):
+    export = served_exports.write_export(small, tmp_path / "entailment", "entailment")
+    model, config = served(export)
+    assert 'name: "candidate_labels"\n  data_type: TYPE_STRING\n  dims: [-1]' in config
+    labels = [["good", "bé"], ["bad", ""], ["", ""]]
+    columns = {
+        "text": np.array([[b"a"], [b"bb"], [b"c"]], object),
+        "candidate_labels": np.array([[label.encode() for label in row] for row in labels], object),
+    }
+    (response,) = model.execute([{name: Tensor(name, array) for name, array in columns.items()}])
+    answers = serving.load(export)
+    found = [
+        dict(zip(*row, strict=True))
+        for row in zip(response.outputs["labels"], response.outputs["scores"], strict=True)
+    ]
+    for text, row, scores in zip(["a", "bb"], labels, found, strict=False):
+        expected = {
+            each.label.encode(): each.score for each in answers(text, [label for label in row if label])
+        }
+        assert {label: score for label, score in scores.items() if label} == pytest.approx(expected)
+    assert [bool(error) for error in response.outputs["error"][:, 0]] == [False, False, True]
+
+
 def test_options_of_rows_are_optional_inputs(served, exports):
     model, config = served(exports["sampler"])
     answers = serving.load(exports["sampler"])

@@ -1,6 +1,7 @@
 """Comparison of an export with the pipeline or with stored reference outputs."""
 
 import functools
+import logging
 import operator
 import os
 import pathlib
@@ -14,7 +15,12 @@ from keras_transformer.export.targets import ExportTarget
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.tokenizer_examples import tokenizer_examples
 from keras_transformer.generation import VocabularyShortlist
+from keras_transformer.pipelines.example_texts import given_texts
 from keras_transformer_serving import parity
+
+_LOGGER = logging.getLogger(__name__)
+_REMEDY = "pass `texts` of your own in place of those made from the vocabulary"
+Texts = Sequence[Any] | os.PathLike[str]
 
 
 class WithPipeline:
@@ -22,17 +28,20 @@ class WithPipeline:
 
     Args:
         pipeline: the pipeline.
-        texts: the texts to run both on; by default made from the vocabulary.
+        texts: the texts to run both on, or the path of a file of them, see `given_texts`; by default made from the
+            vocabulary.
+        say: a function that prints a line of progress.
 
     Attributes:
+        texts: the texts as valid inputs; None for those made from the vocabulary.
         config: the settings of the export.
+        remedy: what may help if a precision is not close enough on the texts; "" for nothing.
     """
 
-    def __init__(self, pipeline: Any, texts: Sequence[Any] | None = None) -> None:
-        if isinstance(texts, str | bytes):
-            raise TypeError(f"`texts` must be a list of texts. Received: texts={texts!r}")
+    def __init__(self, pipeline: Any, texts: Texts | None, say: Callable[[str], Any]) -> None:
         self.pipeline = pipeline
-        self.texts = texts
+        self.texts = None if texts is None else given_texts(pipeline, texts, say)
+        self.remedy = _REMEDY if texts is None and pipeline.text_columns else ""
         self.config = config_of(pipeline)
         self._reference = functools.cache(functools.partial(generation.Reference.of, pipeline, texts))
 
@@ -106,7 +115,7 @@ class WithPipeline:
 def verify(
     folder: str | os.PathLike[str],
     pipeline: Any = None,
-    texts: Sequence[str] | None = None,
+    texts: Texts | None = None,
     *,
     signature_key: bytes | None = None,
 ) -> dict[str, Any]:
@@ -117,7 +126,7 @@ def verify(
     Args:
         folder: the export.
         pipeline: the exported pipeline to compare with; by default, outputs that were stored at export are used.
-        texts: with `pipeline`, the texts to run both on; by default made from its vocabulary.
+        texts: with `pipeline`, the texts to run both on, as for `bundle`; by default made from its vocabulary.
         signature_key: the key that the export must be signed with; by default any signature is ignored.
 
     Returns:
@@ -139,7 +148,7 @@ def verify(
         raise ValueError("`texts` must be None without `pipeline`. Received: pipeline=None")
     bundle = serving.Bundle(folder, signature_key)
     bundle.check()
-    compare = None if pipeline is None else WithPipeline(pipeline, texts)
+    compare = None if pipeline is None else WithPipeline(pipeline, texts, _LOGGER.info)
     results = {}
     for part in bundle.parity:
         target = ExportTarget.named(part)

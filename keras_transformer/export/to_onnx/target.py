@@ -10,7 +10,7 @@ from typing import Any
 import keras_transformer_serving as serving
 from keras_transformer.export import card, signatures
 from keras_transformer.export.bundle_writer import check_pipeline
-from keras_transformer.export.parity.comparison import WithPipeline
+from keras_transformer.export.parity.comparison import Texts, WithPipeline
 from keras_transformer.export.targets import ExportTarget, Say
 from keras_transformer.export.tensorflow_process import on_tensorflow
 from keras_transformer.export.to_onnx import conversion, optimum, text_graphs
@@ -135,7 +135,7 @@ def onnx(
     folder: str | os.PathLike[str],
     *,
     precisions: Sequence[str] | None = (FLOAT32,),
-    texts: Sequence[Any] | None = None,
+    texts: Texts | None = None,
     text_graph: bool = False,
     vocabulary_shortlist: Sequence[int] | None = None,
     signature_key: bytes | None = None,
@@ -169,8 +169,8 @@ def onnx(
             precisions, to `folder/onnx/float16`, `folder/onnx/int8` and `folder/onnx/int4`. Their outputs must be close
             to the pipeline's (`keras_transformer_serving.precisions.THRESHOLDS`). With None, the export has float16 and
             int8 if they are; the manifest says why one is left out.
-        texts: texts to compare a generating pipeline and its graphs on; by default made from the vocabulary. Other
-            pipelines are compared on random ids, images or graphs.
+        texts: texts to compare the pipeline and its graphs on, as for `bundle`; by default made from the vocabulary.
+            Pipelines that do not generate are compared on random ids, images or graphs, too.
         text_graph: whether to write `text_to_text.onnx`, too, from "text" to "generated_text" and "error", strings
             (B,): the loop between the tokenizer and the detokenizer as operators of onnxruntime-extensions. For a
             `TextToText` with a SentencePiece tokenizer whose ids the operators give on the tokenizer's examples.
@@ -198,11 +198,6 @@ def onnx(
     folder = files.as_folder(folder)
     target = Onnx(precisions, text_graph)
     target.check(pipeline)
-    if texts is not None and not pipeline.generates:
-        raise ValueError(
-            f"`texts` must be None for a {type(pipeline).__name__}, whose graphs do not take texts. "
-            f"Received: texts={texts!r}"
-        )
     (part,) = write_parts(pipeline, folder, [target], texts, vocabulary_shortlist, signature_key, say)
     return folder / part
 

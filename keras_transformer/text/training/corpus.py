@@ -1,7 +1,7 @@
 """Training texts of tokenizers: strings, and the lines of files."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from keras_transformer.text.tokenizers.strings import to_utf8
 from keras_transformer_options.arguments import ArgumentError, Message
@@ -41,7 +41,7 @@ def read_texts(texts: Texts) -> Iterator[str]:
         )
     for row, item in enumerate(texts):
         if isinstance(item, os.PathLike):
-            yield from _lines(item)
+            yield from read_lines(item)
         elif isinstance(item, str | bytes):
             yield to_utf8(item, "texts", row).decode()
         else:
@@ -54,8 +54,21 @@ def read_texts(texts: Texts) -> Iterator[str]:
             )
 
 
-def _lines(path: os.PathLike[str]) -> Iterator[str]:
-    if format_of(path) in _TABLES:
+def read_lines(path: os.PathLike[str], tables: Collection[str] = _TABLES) -> Iterator[str]:
+    """Read the lines of a file without their ends.
+
+    Args:
+        path: a UTF-8 file.
+        tables: the formats that are refused.
+
+    Yields:
+        The lines.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if a line is not valid Unicode, or the path is a directory or names a table.
+    """
+    if format_of(path) in tables:
         raise ArgumentError(
             "{texts} must name text files, whose lines are the texts; read a column of a table with "
             "`keras_transformer.data.read_examples`. Received: {path!r}",
