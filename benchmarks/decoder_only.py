@@ -159,12 +159,9 @@ def write_gguf(model: Any, path: pathlib.Path, name: str) -> None:
 
 def graph(precision: str, threads: int, context: runner.Context) -> Generate:
     """Return generation by an ONNX graph."""
-    import onnxruntime
+    from keras_transformer_serving import sessions
 
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = threads
-    settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(context.folder / f"{precision}.onnx", settings)
+    session = sessions.Sessions(lambda name: context.folder / f"{name}.onnx", threads=threads)(precision)
 
     def generate(ids: np.ndarray, tokens: int) -> np.ndarray:
         limits = np.full(len(ids), tokens, "int32")
@@ -258,14 +255,17 @@ def prepare(case: dict[str, Any], context: runner.Context, build: Callable[..., 
 
 def prepare_matmuls(case: dict[str, Any], context: runner.Context, precision: str) -> runner.Run:
     """Prepare only the multiplications by weights of a step."""
+    from keras_transformer_serving import huge_pages
+
     size, hidden = SHAPE["model_dim"], SHAPE["hidden_dim"]
     keys = size * SHAPE["num_kv_heads"] // SHAPE["num_heads"]
     # Query, key and value; the output of attention; gate and hidden units; the output of the feed-forward network.
     layer = [(size, size + 2 * keys), (size, size), (size, 2 * hidden), (hidden, size)]
     shapes = [*SHAPE["num_layers"] * layer, (size, VOCABULARY)]
-    multiply = matrix_multiplications.onnx_runtime(
-        shapes, case["threads"], case["batch_size"], precision, TOKENS
-    )
+    with huge_pages.for_new_memory():
+        multiply = matrix_multiplications.onnx_runtime(
+            shapes, case["threads"], case["batch_size"], precision, TOKENS
+        )
 
     def run() -> runner.Figures:
         times = runner.timed(multiply)

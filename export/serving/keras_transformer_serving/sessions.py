@@ -1,6 +1,7 @@
 """ONNX Runtime's sessions: execution providers, devices and the graphs they may run."""
 
 import concurrent.futures
+import contextlib
 import logging
 import os
 import pathlib
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from keras_transformer_serving import external_data
+from keras_transformer_serving import external_data, huge_pages
 
 Provider = str | tuple[str, Mapping[str, Any]]
 """The name of an execution provider, or its name and options."""
@@ -70,7 +71,9 @@ class Sessions:
                 files.
         """
         if name not in self._sessions:
-            self._sessions[name] = _new_session(name, self._read, *self._settings)
+            _, _, save_memory = self._settings
+            with contextlib.nullcontext() if save_memory else huge_pages.for_new_memory():
+                self._sessions[name] = _new_session(name, self._read, *self._settings)
         return self._sessions[name]
 
     def map(self, function: Callable[[Batch], Result], batches: Iterable[Batch]) -> list[Result]:
