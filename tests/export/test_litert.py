@@ -1,5 +1,6 @@
 """Exports for LiteRT equal their pipelines, and run without TensorFlow."""
 
+import importlib.metadata
 import json
 import logging
 import subprocess
@@ -120,8 +121,12 @@ def test_unsupported_pipelines_raise_before_anything_is_written(tmp_path, monkey
         precisions=["float32", "int4"],
     )
     check(images, ValueError, "`text_graph` needs the target 'onnx'", text_graph=True)
-    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
-    check(images, ImportError, r"the extra \[litert\]: pip install ai-edge-litert")
+    install = r"2\.1 or later, of the extra \[litert\]: pip install -U ai-edge-litert"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ai_edge_litert", None)
+        check(images, ImportError, rf"{install}\. Received: .*ai_edge_litert")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.0.1")
+    check(images, ImportError, rf"{install}\. Received: version 1\.0\.1")
 
 
 def test_the_engine_raises_on_unknown_options_and_models(folder, monkeypatch):

@@ -1,6 +1,7 @@
 """The LiteRT model of an export, run by ai-edge-litert."""
 
 import concurrent.futures
+import importlib.metadata
 import queue
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -27,13 +28,19 @@ def model_file(precision: str = FLOAT32) -> str:
 
 
 def litert_package() -> Any:
-    """Return the module with LiteRT's interpreter."""
+    """Return the module with LiteRT's interpreter.
+
+    Raises:
+        ImportError: if it is not installed, or too old.
+    """
+    message = "LiteRT needs ai-edge-litert 2.1 or later, of the extra [litert]: pip install -U ai-edge-litert"
     try:
+        version = importlib.metadata.version("ai-edge-litert")
         from ai_edge_litert import interpreter
     except ModuleNotFoundError as error:
-        raise ImportError(
-            "LiteRT needs ai-edge-litert, the extra [litert]: pip install ai-edge-litert"
-        ) from error
+        raise ImportError(f"{message}. Received: {error}") from error
+    if tuple(map(int, version.split(".")[:2])) < (2, 1):
+        raise ImportError(f"{message}. Received: version {version}")
     return interpreter
 
 
@@ -110,8 +117,6 @@ def _runner(content: bytes, threads: int) -> Any:
             interpreter.allocate_tensors()
         return interpreter.get_signature_runner()
     except (RuntimeError, ValueError) as error:
-        import importlib.metadata
-
         version = importlib.metadata.version("ai-edge-litert")
         raise ValueError(
             "`engine` must be a LiteRT that has the operations of the model. Update ai-edge-litert. Received: "
