@@ -260,7 +260,7 @@ def prepare_matmuls(case: dict[str, Any], context: runner.Context, precision: st
     size, hidden = SHAPE["model_dim"], SHAPE["hidden_dim"]
     keys = size * SHAPE["num_kv_heads"] // SHAPE["num_heads"]
     # Query, key and value; the output of attention; gate and hidden units; the output of the feed-forward network.
-    layer = [(size, size + 2 * keys), (size, size), (size, 2 * hidden), (hidden, size)]
+    layer = [(size, size + 2 * keys), (size, size), *2 * [(size, hidden)], (hidden, size)]
     shapes = [*SHAPE["num_layers"] * layer, (size, VOCABULARY)]
     with huge_pages.for_new_memory():
         multiply = matrix_multiplications.onnx_runtime(

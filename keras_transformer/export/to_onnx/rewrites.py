@@ -1,6 +1,6 @@
 """Rewrites of converted ONNX graphs that make them faster in ONNX Runtime, with equal outputs."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer.export.to_onnx import (
@@ -9,6 +9,7 @@ from keras_transformer.export.to_onnx import (
     graph_traversal,
     grouped_heads,
     loops,
+    merged_products,
     reshapes,
     rotary,
     sizes,
@@ -38,7 +39,7 @@ _REWRITES = (
 )
 
 
-def simplify(model: Any, weights: Collection[str] = ()) -> Any:
+def simplify(model: Any, weights: Sequence[str] = ()) -> Any:
     """Simplify a model to fewer and larger operations.
 
     - Loop-invariant values, above all weights, are read from the enclosing graph: ONNX Runtime then packs weights once
@@ -52,6 +53,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
       token one TopK; indices are sorted as integers; a vector of constants that a condition selects is gathered.
       Normalisation by the root mean square gets the form that ONNX Runtime fuses, and GELU the one that it fuses with
       the preceding bias.
+    - The products of a loop that give queries, keys and values become one product.
     - Known and copied sizes of reshapes become constants, and Gather handles negative indices, so that no shapes are
       computed for either. Other sizes are computed in int64, without casts.
     - Common subexpressions, including equal constants, are computed once.
@@ -85,6 +87,7 @@ def simplify(model: Any, weights: Collection[str] = ()) -> Any:
         loops.merge_equal_outputs(graph)
     for graph in [*graphs(model.graph)][::-1]:
         loops.compute_before_loops(graph, weights)
+    merged_products.merge_products(model, shapes, weights)
     graph_traversal.remove_unused(model.graph)
     return model
 

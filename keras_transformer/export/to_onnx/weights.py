@@ -77,7 +77,7 @@ class Matrices:
                 dimension.dim_value = size
 
     def insert(self, graph: Any, detached: dict[str, Reader] | None = None) -> None:
-        """Replace a converted graph's inputs for the matrices by initializers.
+        """Replace a converted graph's inputs for the matrices, and those joined by their columns, by initializers.
 
         Args:
             graph: an `onnx.GraphProto`, which is changed.
@@ -98,17 +98,25 @@ class Matrices:
                 variables[node.output[0]] = variables[node.input[0]]
                 dtypes[node.output[0]] = helper.tensor_dtype_to_np_dtype(node.attribute[0].i)
                 subgraph.node.remove(node)
+        parts = {name: [name] for name in variables}
+        for node in [node for node in graph.node if node.op_type == "Concat" and node.attribute[0].i == 1]:
+            if variables.keys() >= {*node.input}:
+                parts[node.output[0]] = [*node.input]
+                graph.node.remove(node)
         read = {name for node in graph_traversal.nodes(graph) for name in node.input}
         paths: dict[str, str] = {}
         readers: dict[str, Reader] = {}
-        for name, variable in variables.items():
+        for name, joined in parts.items():
             if name in read:
-                path = variable.path
+                path = "+".join(variables[part].path for part in joined)
                 paths[name] = path if path not in paths.values() else f"{path}/{name}"
-                dtype = np.dtype(dtypes.get(name, variable.dtype))
-                readers[paths[name]] = _reader(variable, dtype)
+                dtype = np.dtype(dtypes.get(name, variables[joined[0]].dtype))
+                readers[paths[name]] = _reader([variables[part] for part in joined], dtype)
                 data_type = helper.np_dtype_to_tensor_dtype(dtype)
-                graph.initializer.append(without_values(paths[name], data_type, variable.shape))
+                shape = [*variables[joined[0]].shape]
+                if len(joined) > 1:
+                    shape[1] = sum(variables[part].shape[1] for part in joined)
+                graph.initializer.append(without_values(paths[name], data_type, shape))
         if detached is None:
             attach(graph, readers)
         else:
@@ -117,8 +125,14 @@ class Matrices:
             node.input[:] = [paths.get(name, name) for name in node.input]
 
 
-def _reader(variable: Any, dtype: np.dtype[Any]) -> Reader:
-    return lambda: variable.numpy().astype(dtype, copy=False)
+def _reader(variables: Sequence[Any], dtype: np.dtype[Any]) -> Reader:
+    """Return a function that reads a variable, or several joined by their columns."""
+
+    def read() -> np.ndarray:
+        values = [variable.numpy().astype(dtype, copy=False) for variable in variables]
+        return values[0] if len(values) == 1 else np.concatenate(values, axis=1)
+
+    return read
 
 
 def without_values(name: str, data_type: int, shape: Sequence[int]) -> Any:
