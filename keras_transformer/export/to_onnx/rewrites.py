@@ -9,7 +9,7 @@ from keras_transformer.export.to_onnx import (
     graph_traversal,
     grouped_heads,
     loops,
-    merged_products,
+    merged_multiplications,
     reshapes,
     rotary,
     sizes,
@@ -87,7 +87,7 @@ def simplify(model: Any, weights: Sequence[str] = ()) -> Any:
         loops.merge_equal_outputs(graph)
     for graph in [*graphs(model.graph)][::-1]:
         loops.compute_before_loops(graph, weights)
-    merged_products.merge_products(model, shapes, weights)
+    merged_multiplications.merge_multiplications(model, shapes, weights)
     graph_traversal.remove_unused(model.graph)
     return model
 

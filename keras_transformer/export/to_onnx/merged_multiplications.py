@@ -12,7 +12,7 @@ from keras_transformer.export.to_onnx.graph_traversal import Shapes
 _WIDEST = 3  # times as many columns as rows: those of queries, keys and values
 
 
-def merge_products(model: Any, shapes: Shapes, weights: Sequence[str]) -> None:
+def merge_multiplications(model: Any, shapes: Shapes, weights: Sequence[str]) -> None:
     """x·U, x·V → Split(x·[U V]), for the matrices of a loop, such as those of queries, keys and values.
 
     A step then starts fewer products, each of which would round x to 8 bits in int4. Where the same products are also
@@ -36,14 +36,17 @@ def merge_products(model: Any, shapes: Shapes, weights: Sequence[str]) -> None:
             if len(group) == 1:
                 nodes += group
                 continue
-            products = sorted(group, key=lambda node: weights.index(node.input[1]))
-            matrices = [node.input[1] for node in products]
+            multiplications = sorted(group, key=lambda node: weights.index(node.input[1]))
+            matrices = [node.input[1] for node in multiplications]
             columns = [shapes[name][1] for name in matrices]
             matrix, parts = "+".join(matrices), "_".join(map(str, ["columns", *columns]))
             joined[matrix], sizes[parts] = matrices, columns
-            product, outputs = f"{products[0].output[0]}_merged", [node.output[0] for node in products]
+            product, outputs = (
+                f"{multiplications[0].output[0]}_merged",
+                [node.output[0] for node in multiplications],
+            )
             nodes += [
-                helper.make_node("MatMul", [products[0].input[0], matrix], [product], product),
+                helper.make_node("MatMul", [multiplications[0].input[0], matrix], [product], product),
                 helper.make_node("Split", [product, parts], outputs, f"{product}_split", axis=-1),
             ]
         graph_traversal.replace_nodes(graph, nodes)
@@ -61,8 +64,10 @@ def _merged(graph: Any, shapes: Shapes, weights: Sequence[str]) -> set[str]:
     groups: dict[str, set[frozenset[str]]] = collections.defaultdict(set)
     in_loops: set[str] = set()
     for subgraph, is_in_loop in _graphs(graph):
-        for products in _by_factor(subgraph, matrices):
-            group = frozenset(node.input[1] for node in products if node.op_type == "MatMul") & matrices
+        for multiplications in _by_factor(subgraph, matrices):
+            group = (
+                frozenset(node.input[1] for node in multiplications if node.op_type == "MatMul") & matrices
+            )
             for name in group:
                 groups[name].add(group)
             in_loops |= group if is_in_loop else set()

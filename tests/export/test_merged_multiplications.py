@@ -51,7 +51,7 @@ def check_equal(model, function, rtol=1e-5):
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
 
 
-def test_products_of_one_factor_in_a_loop_become_one():
+def test_multiplications_of_one_factor_in_a_loop_become_one():
     query, key, value = variables = matrices(SIZE, SIZE, SIZE)
     function = loop_of(lambda x: ops.tanh(x @ key) * ops.relu(x @ query) - x @ value)
     model = converted(function, variables)
@@ -62,7 +62,7 @@ def test_products_of_one_factor_in_a_loop_become_one():
     check_equal(model, function)
 
 
-def test_products_before_the_loop_are_merged_as_in_it():
+def test_multiplications_before_the_loop_are_merged_as_in_it():
     query, key = variables = matrices(SIZE, SIZE)
 
     def step(x):
@@ -77,7 +77,7 @@ def test_products_before_the_loop_are_merged_as_in_it():
     check_equal(model, function)
 
 
-def test_blocks_of_merged_matrices_are_those_of_the_matrices():
+def test_blocks_of_merged_matrices_equal_the_blocks_of_each():
     query, key = variables = matrices(SIZE, SIZE)
     last = keras.Variable(np.eye(SIZE, dtype="float32"), name="last")
 
@@ -105,7 +105,7 @@ def test_blocks_of_merged_matrices_are_those_of_the_matrices():
     ],
     ids=["two factors", "a transposition, too"],
 )
-def test_other_products_of_a_loop_stay(step):
+def test_other_multiplications_of_a_loop_stay(step):
     variables = matrices(SIZE, SIZE)
     function = loop_of(lambda x: step(x, *variables))
     model = converted(function, variables)
@@ -113,7 +113,7 @@ def test_other_products_of_a_loop_stay(step):
     check_equal(model, function)
 
 
-def test_wide_products_of_a_loop_stay():
+def test_wide_multiplications_of_a_loop_stay():
     hidden, gate = variables = matrices(2 * SIZE, 2 * SIZE)
     function = loop_of(lambda x: (ops.tanh(x @ hidden) * (x @ gate))[:, :SIZE])
     model = converted(function, variables)
@@ -121,7 +121,7 @@ def test_wide_products_of_a_loop_stay():
     check_equal(model, function)
 
 
-def test_products_outside_of_loops_stay():
+def test_multiplications_outside_of_loops_stay():
     one, other = variables = matrices(SIZE, SIZE)
 
     def function(x, steps):
