@@ -9,7 +9,7 @@ from served_exports import json_call, run
 
 import keras_transformer_serving as serving
 from keras_transformer import export, layers, models, pipelines, relations, text
-from keras_transformer.export.to_ctranslate2.target import write_model
+from keras_transformer.export.to_ctranslate2 import target
 from keras_transformer.generation import (
     Beam,
     EndTokens,
@@ -63,6 +63,13 @@ def writer(model=models.GPT, **options):
     return pipelines.TextGeneration(made, TOKENIZER, max_new_tokens=8, max_source_tokens=30)
 
 
+def engine_of(pipeline, folder):
+    """Return the settings of a pipeline and its engine, without a comparison."""
+    target.CTranslate2().write(pipeline, folder)
+    files, config = serving.PartFiles.of_folder(folder), pipeline.export_config()
+    return config, serving.ServedCTranslate2.engine(files, config, serving.EngineOptions())
+
+
 def exported(pipeline, folder, precisions=("float32",)):
     return export.bundle(
         pipeline, folder / "it", targets=["ctranslate2"], texts=TEXTS, precisions=precisions, say=str
@@ -88,7 +95,6 @@ def test_an_export_is_compared_and_loaded(tmp_path):
 
 def test_a_gpu_that_cannot_be_used_is_replaced_by_the_cpu(tmp_path, monkeypatch, caplog):
     pipeline = translator(num_layers=1)
-    write_model(pipeline, tmp_path)
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
 
     def without_driver(device):
@@ -97,8 +103,7 @@ def test_a_gpu_that_cannot_be_used_is_replaced_by_the_cpu(tmp_path, monkeypatch,
         return {"float32"}
 
     monkeypatch.setattr(ctranslate2, "get_supported_compute_types", without_driver)
-    files, options = serving.PartFiles.of_folder(tmp_path), serving.EngineOptions()
-    engine = serving.ServedCTranslate2.engine(files, pipeline.export_config(), options)
+    _, engine = engine_of(pipeline, tmp_path)
     assert engine.device == "cpu"
     assert "CTranslate2 runs on the CPU, as it cannot use the GPU: CUDA driver" in caplog.text
 
@@ -176,6 +181,42 @@ def test_outputs_scores_and_limits_equal_the_pipeline(search, tmp_path):
     np.testing.assert_allclose(*scores, rtol=1e-4)
     with pytest.raises(ValueError, match="`attributions` needs an engine that hides source tokens"):
         served.attributions("hola")
+
+
+ENDING = {
+    **{name: SEARCHES[name] for name in ("sums", "several")},
+    "best of several": Beam(4, length_penalty=0.6, early_stopping=False),
+    **{
+        f"{beams} beams, {penalty}, {count}": Beam(
+            beams, penalty, normalization="length", early_stopping="num_beams", num_return=count
+        )
+        for beams, penalty, count in ((2, 2.0, 1), (2, -0.5, 2), (2, 0.0, 2))
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ENDING)
+def test_beams_that_end_right_after_a_prefix_equal_the_pipeline(search, tmp_path):
+    pipeline = translator(sampler=ENDING[search], output_bias=True, num_layers=1)
+    tokenizer = serving.tokenizer_of(TOKENIZER.model_bytes, pipeline.export_config())
+    found_lengths = []
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        bias = np.zeros(TOKENIZER.vocabulary_size)
+        bias[[TOKENIZER.pad_id, TOKENIZER.start_id]] = -30
+        bias[random.choice(range(70, 130), 6, replace=False)] = 6
+        bias[TOKENIZER.end_id] = random.normal(6, 1)
+        pipeline.model.output_bias.assign(bias)
+        config, engine = engine_of(pipeline, tmp_path / str(seed))
+        served = serving.pipelines.pipeline_of(engine, config, tokenizer)
+        for prefixes in (["h", "ho", "x", "a"], [""] * 4):
+            options = {"prefixes": prefixes, "max_new_tokens": [8, 1, 5, 7]}
+            found, expected = (each.generate(TEXTS, **options) for each in (served, pipeline))
+            np.testing.assert_array_equal(found.ids, expected.ids)
+            np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+            found_lengths += found.lengths.ravel().tolist()
+    assert {1, 8} <= {*found_lengths}
 
 
 @pytest.mark.slow
@@ -290,6 +331,9 @@ UNSUPPORTED = {
     "`constraints` must be among EndTokens, MinNewTokens for greedy": lambda: translator().with_settings(
         constraints=[NoRepeatNGram(2)]
     ),
+    "`EndTokens` must have only the end token 3 for beam search.*Received: \\[65\\]": lambda: translator(
+        sampler=Beam(2)
+    ).with_settings(constraints=[EndTokens((3, 65))]),
     "`constraints` must be among EndTokens for beam": lambda: translator(sampler=Beam(2)).with_settings(
         constraints=[MinNewTokens(2)]
     ),

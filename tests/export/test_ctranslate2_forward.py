@@ -9,12 +9,12 @@ import pytest
 
 import keras_transformer_serving as serving
 from keras_transformer import export, layers, models, pipelines, relations, text
-from keras_transformer.export.to_ctranslate2 import target
 from keras_transformer.export.to_ctranslate2.heads import head_of
 from keras_transformer.export.to_ctranslate2.speech import speech_of
 from keras_transformer.generation import BannedWords, MinNewTokens
 from keras_transformer_serving.ctranslate2_engines import heads, whisper
 from keras_transformer_serving.model import Model
+from tests.export.test_ctranslate2 import engine_of
 from tests.laws import pipelines as rows
 from tests.pipelines.test_speech_segments import NO_TIMES, timed
 
@@ -46,13 +46,6 @@ def test_a_classifier_is_compared_and_loaded(tmp_path):
     plain = ctranslate2.Encoder(str(folder / "ctranslate2"))
     hidden = np.array(plain.forward_batch(ids.tolist(), token_type_ids=[[0] * 4]).last_hidden_state)
     np.testing.assert_allclose(hidden, pipeline.encoder(ids), atol=1e-5)
-
-
-def engine_of(pipeline, folder):
-    """Return the settings of a pipeline and its engine, without a comparison."""
-    target.CTranslate2().write(pipeline, folder)
-    files, config = serving.PartFiles.of_folder(folder), pipeline.export_config()
-    return config, serving.ServedCTranslate2.engine(files, config, serving.EngineOptions())
 
 
 PADDED = text.ByteTokenizer(special_tokens_in_text=True)

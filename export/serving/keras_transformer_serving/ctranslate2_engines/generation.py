@@ -3,9 +3,9 @@
 import collections
 import concurrent.futures
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, compress
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,12 @@ from keras_transformer_serving.targets import EngineOptions
 
 _MIN_NEW_TOKENS, _END_TOKENS = "MinNewTokens", "EndTokens"
 _NOT_EARLY = 1 + 1e-3  # a patience with which CTranslate2 does not stop before all beams are finished
+_NO_PENALTY = 1e-9  # changes no score; with 0, CTranslate2 waits until the best beam has ended
+
+_Row = TypeVar("_Row")
+_Group = TypeVar("_Group")
+_Found = TypeVar("_Found")
+_Hypotheses = tuple[list[list[int]], np.ndarray]  # their ids and log-probabilities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +72,12 @@ class Search:
                     f"`constraints` must be among {', '.join(known)} for {kind} search in CTranslate2. "
                     f"Received: {constraint['constraint']}"
                 )
+            others = {*constraint.get("end_ids", ())} - {config["end_id"]}
+            if others and not is_greedy:  # a beam would continue after one of several
+                raise ValueError(
+                    f"`{_END_TOKENS}` must have only the end token {config['end_id']} for beam search in CTranslate2. "
+                    f"Received: {sorted(others)}"
+                )
         counts = [each["count"] for each in constraints if each["constraint"] == _MIN_NEW_TOKENS]
         if is_greedy:
             return cls(minimum=max(counts, default=0))
@@ -87,20 +99,19 @@ class Search:
             )
         return cls(sampler["num_beams"], sampler["num_return"], alpha, sampler["normalization"], stopping)
 
-    def arguments(self, limit: int) -> dict[str, Any]:
-        """Return the arguments of a search for at most `limit` tokens."""
+    def arguments(self, limit: int, found: int = 0) -> dict[str, Any]:
+        """Return the arguments of a search for at most `limit` tokens, where `found` hypotheses are known already."""
         beams = self.num_beams
         if beams == 1 or (not self.alpha and self.num_return == 1 and self.early_stopping != "num_beams"):
             # No penalty: the first hypothesis that ends as the best of the beam is the best.
             return {"beam_size": beams, "length_penalty": 0}
         if self.early_stopping == "num_beams":
             # Of more than `num_beams` hypotheses, CTranslate2 returns the best by its own penalty.
-            patience = 1 if self.alpha else _NOT_EARLY
             return {
                 "beam_size": beams,
-                "num_hypotheses": beams,
-                "patience": patience,
-                "length_penalty": self.alpha,
+                "num_hypotheses": beams - found,
+                "patience": (beams - found) / beams,
+                "length_penalty": self.alpha or _NO_PENALTY,
             }
         # All hypotheses up to the limit.
         return {
@@ -125,10 +136,29 @@ class Search:
 
     def best(self, lengths: Sequence[int], sums: np.ndarray) -> np.ndarray:
         """Return the indices of the best hypotheses, by their lengths and log-probabilities."""
+        order: np.ndarray = np.argsort(-self._ranking(lengths, sums), kind="stable")[: self.num_return]
+        return order
+
+    def may_lack(
+        self, lengths: Sequence[int], sums: np.ndarray, scores: Sequence[float], prefix: int
+    ) -> bool:
+        """Return whether CTranslate2, which ranks by the length with the prefix, may have left out one of the best.
+
+        The arguments are those of `sums`, and the log-probabilities.
+        """
+        if not (prefix and self.alpha and self.early_stopping == "num_beams" and self.num_beams > 1):
+            return False
+        # Of a score s with the prefix, that without is s * factor, and s <= min(scores) <= 0.
+        factor = min(((length + prefix) / length) ** self.alpha for length in (1, max(lengths)))
+        ranking = np.sort(self._ranking(lengths, sums))[-self.num_return :]
+        return bool(ranking[0] < min(scores) * factor)
+
+    def _ranking(self, lengths: Sequence[int], sums: np.ndarray) -> np.ndarray:
+        """Return the log-probabilities over the length penalty."""
         sizes = np.maximum(np.array(lengths, np.float64), 1)
         base = sizes if self.normalization == "length" else (5 + sizes) / 6
-        order: np.ndarray = np.argsort(-sums / base**self.alpha, kind="stable")[: self.num_return]
-        return order
+        ranking: np.ndarray = sums / base**self.alpha
+        return ranking
 
 
 class CTranslate2Engine(ExportedEngine):
@@ -230,18 +260,15 @@ class CTranslate2Engine(ExportedEngine):
 
         So are prompts of equal lengths: of longer ones, CTranslate2 would read the last tokens one by one.
         """
-        groups = collections.defaultdict[Any, list[int]](list)
-        found: dict[int, Generated] = {}
-        for place, source in enumerate(batch):
-            if source.ids:
-                prompt = len(source.ids) if self.start_id is None else 0
-                groups[*self._limits(source), len(source.prefix_ids), prompt].append(place)
-            else:
-                found[place] = self._padded([], [])
-        for (limit, minimum, prefix, _), places in groups.items():
-            hypotheses = self._hypotheses([batch[place] for place in places], limit, minimum, prefix)
-            found |= dict(zip(places, hypotheses, strict=True))
-        return [found[place] for place in range(len(batch))]
+
+        def group(source: Source) -> tuple[int, ...]:
+            prompt = len(source.ids) if self.start_id is None else 0
+            return (*self._limits(source), len(source.prefix_ids), prompt) if source.ids else ()
+
+        def hypotheses(group: tuple[int, ...], sources: list[Source]) -> list[Generated]:
+            return self._hypotheses(sources, *group[:3]) if group else [self._padded([], [])] * len(sources)
+
+        return _grouped(batch, map(group, batch), hypotheses)
 
     def _hypotheses(
         self, sources: Sequence[Source], limit: int, minimum: int, prefix: int
@@ -267,16 +294,62 @@ class CTranslate2Engine(ExportedEngine):
         minimum: int,
         prefix: int,
         suppressed: Mapping[str, Any],
-    ) -> list[tuple[list[list[int]], np.ndarray]]:
-        """Return the ids of the best hypotheses of each source, and their log-probabilities."""
-        arguments = {
-            "end_token": self._ends,
-            **suppressed,
-            **self.search.arguments(limit),
-            "return_scores": True,
-            "return_end_token": True,
-        }
+    ) -> list[_Hypotheses]:
+        """Return the best hypotheses of each source.
+
+        Of the beams right after a prefix, CTranslate2 ends the best only. Where another one ends, no hypothesis of the
+        search does so, which changes all log-probabilities by the same number; that of the end token alone is added.
+        """
+
+        def best(ends: bool, sources: list[Source]) -> list[_Hypotheses]:
+            least = max(minimum, int(ends))
+
+            def searched(search: Search, sources: Sequence[Source], limit: int) -> Iterator[Any]:
+                arguments = {"end_token": self._ends, **suppressed, **search.arguments(limit, int(ends))}
+                results = self._run(sources, limit, least, prefix, arguments)
+                for source, (ids, scores) in zip(sources, results, strict=True):
+                    if ends:
+                        ids.append([self.end_id])
+                    if suppressed or least:  # the scores leave out the probabilities of tokens that were
+                        rows = self._scored([Scored(source, row) for row in ids])
+                        sums = np.array([row.sum() for row in rows])
+                    else:
+                        sums = search.sums([*map(len, ids)], scores, prefix)
+                    yield ids, sums, scores
+
+            found = []
+            for source, (ids, sums, scores) in zip(
+                sources, searched(self.search, sources, limit), strict=True
+            ):
+                lengths = [*map(len, ids)]
+                if self.search.may_lack(lengths, sums, scores, prefix):  # all up to the step where it stopped
+                    last, every = max(lengths), dataclasses.replace(self.search, early_stopping=False)
+                    ((ids, sums, _),) = searched(every, [source], last)
+                    ended = [last == limit or row[-1] in self.end_ids for row in ids]
+                    ids, sums = [*compress(ids, ended)], sums[ended]
+                places = self.search.best([*map(len, ids)], sums)
+                found.append(([ids[place] for place in places], sums[places]))
+            return found
+
+        return _grouped(sources, self._later_beams_end(sources, prefix, suppressed), best)
+
+    def _later_beams_end(
+        self, sources: Sequence[Source], prefix: int, suppressed: Mapping[str, Any]
+    ) -> list[bool]:
+        """Return whether a beam of each source ends right after the prefix, other than the best."""
+        beams = self.search.num_beams
+        if not prefix or beams == 1:
+            return [False] * len(sources)
+        arguments = {"end_token": [], "beam_size": beams, "num_hypotheses": beams, "length_penalty": 0}
+        found = self._run(sources, 1, 0, prefix, {**arguments, **suppressed})
+        return [[self.end_id] in ids[1:] for ids, _ in found]
+
+    def _run(
+        self, sources: Sequence[Source], limit: int, minimum: int, prefix: int, arguments: Mapping[str, Any]
+    ) -> list[tuple[list[list[int]], list[float]]]:
+        """Return the ids of hypotheses of each source, and CTranslate2's scores."""
         words = [_words(source.ids) for source in sources]
+        arguments = {**arguments, "return_scores": True, "return_end_token": True}
         if self.start_id is None:
             results = self._model.generate_batch(
                 words, max_length=limit, min_length=minimum, include_prompt_in_result=False, **arguments
@@ -292,19 +365,10 @@ class CTranslate2Engine(ExportedEngine):
                 **arguments,
             )
             sequences = [result.hypotheses for result in results]
-        found = []
-        for source, result, of_row in zip(sources, results, sequences, strict=True):
-            ids = [[int(word) for word in each[prefix:]] for each in of_row]
-            lengths = [*map(len, ids)]
-            if suppressed or minimum:  # the scores leave out the probabilities of tokens that were
-                sums = np.array(
-                    [scores.sum() for scores in self._scored([Scored(source, row) for row in ids])]
-                )
-            else:
-                sums = self.search.sums(lengths, result.scores, prefix)
-            places = self.search.best(lengths, sums)
-            found.append(([ids[place] for place in places], sums[places]))
-        return found
+        return [
+            ([[int(word) for word in each[prefix:]] for each in of_row], result.scores)
+            for result, of_row in zip(results, sequences, strict=True)
+        ]
 
     def _padded(self, rows: Sequence[Sequence[int]], scores: Iterable[float]) -> Generated:
         """Return hypotheses, of which there may be fewer than are returned."""
@@ -351,3 +415,16 @@ class CTranslate2Engine(ExportedEngine):
 
 def _words(ids: Sequence[int]) -> list[str]:
     return [str(int(id_)) for id_ in ids]
+
+
+def _grouped(
+    rows: Sequence[_Row], groups: Iterable[_Group], function: Callable[[_Group, list[_Row]], Sequence[_Found]]
+) -> list[_Found]:
+    """Return what a function finds for rows, those of each group together."""
+    places = collections.defaultdict[_Group, list[int]](list)
+    for place, group in enumerate(groups):
+        places[group].append(place)
+    found: dict[int, _Found] = {}
+    for group, of_group in places.items():
+        found |= zip(of_group, function(group, [rows[place] for place in of_group]), strict=True)
+    return [found[place] for place in range(len(rows))]
