@@ -16,7 +16,7 @@ from keras_transformer_serving.ctranslate2_engines import heads, whisper
 from keras_transformer_serving.model import Model
 from tests.export.test_ctranslate2 import engine_of
 from tests.laws import pipelines as rows
-from tests.pipelines.test_speech_segments import NO_TIMES, timed
+from tests.pipelines.test_speech_segments import NO_TIMES, decoded, timed
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
@@ -172,6 +172,50 @@ def test_timestamps_and_the_text_before_equal_the_pipeline(tmp_path):
         of_row = {name: values[row : row + 1] for name, values in feed.items()}
         found = served.engine.run({**of_row, "decoder_input_ids": np.array([prompt], "int32")})["ids"]
         np.testing.assert_array_equal(found[0], together[row])
+
+
+@pytest.mark.slow
+def test_ids_after_prompts_equal_calls_of_the_model(tmp_path):
+    pipeline = timed()
+    model = pipeline.model
+    start, end, pad, limit = model.start_id, model.end_id, model.pad_id, pipeline.max_new_tokens
+    prompts = [
+        [start, NO_TIMES],
+        [start, NO_TIMES],
+        [start],
+        [75, 65, start],
+        [start, 70, 72],  # as long as that before
+        [75, *range(60, 66), start, NO_TIMES],  # at most 4 ids follow
+    ]
+    audio = np.tile(rows.AUDIO[:, :2000], (2, 1))
+    # The most probable token, unless it is left out, is padding, the start, or a time that is too late for the first.
+    probable = decoded(pipeline, audio[0], prompts[0], is_timed=False)[0]
+    third = decoded(pipeline, audio[4], prompts[4])[2]
+    table = np.array(model.embedding.embedding.embeddings)
+    for id_, factor, similar in (
+        (pad, 1.4, probable),
+        (start, 1.3, probable),
+        (NO_TIMES + 9, 1.2, probable),
+        (end, 1.2, third),
+    ):
+        table[id_] = factor * table[similar]
+    model.embedding.embedding.embeddings.assign(table)
+    found = [
+        decoded(pipeline, *each, is_timed=NO_TIMES not in each[1])
+        for each in zip(audio, prompts, strict=True)
+    ]
+    expected = np.full((len(prompts), limit), pad)
+    for row, (ids, prompt) in enumerate(zip(found, prompts, strict=True)):
+        ids = [*ids, end][: min(limit, model.max_length + 1 - len(prompt))]
+        expected[row, : len(ids)] = ids
+    _, engine = engine_of(pipeline, tmp_path)
+    size = max(map(len, prompts))
+    padded = np.array([[*prompt, *[pad] * (size - len(prompt))] for prompt in prompts], "int32")
+    lengths = np.full(len(audio), audio.shape[1])
+    outputs = engine.run({"audio": audio, "lengths": lengths, "decoder_input_ids": padded})
+    np.testing.assert_array_equal(outputs["ids"], expected)
+    assert end in expected
+    assert len(found[-1]) == 4
 
 
 def test_features_equal_the_layer():

@@ -47,7 +47,7 @@ class WhisperModel:
             files,
             options,
             {"vocabulary.json": [names.get(id_, str(id_)) for id_ in range(config["vocabulary_size"])]},
-            {"lang_ids": self._languages},
+            {},
             lambda model: model.encode(self._view(np.zeros((1, 1), np.float32))),
         )
         self.inputs, self.outputs = (self._speech.tensors(side) for side in ("inputs", "outputs"))
