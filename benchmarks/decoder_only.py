@@ -255,17 +255,14 @@ def prepare(case: dict[str, Any], context: runner.Context, build: Callable[..., 
 
 def prepare_matmuls(case: dict[str, Any], context: runner.Context, precision: str) -> runner.Run:
     """Prepare only the multiplications by weights of a step."""
-    from keras_transformer_serving import huge_pages
-
     size, hidden = SHAPE["model_dim"], SHAPE["hidden_dim"]
     keys = size * SHAPE["num_kv_heads"] // SHAPE["num_heads"]
     # Query, key and value; the output of attention; gate and hidden units; the output of the feed-forward network.
     layer = [(size, size + 2 * keys), (size, size), *2 * [(size, hidden)], (hidden, size)]
     shapes = [*SHAPE["num_layers"] * layer, (size, VOCABULARY)]
-    with huge_pages.for_new_memory():
-        multiply = matrix_multiplications.onnx_runtime(
-            shapes, case["threads"], case["batch_size"], precision, TOKENS
-        )
+    multiply = matrix_multiplications.onnx_runtime(
+        shapes, case["threads"], case["batch_size"], precision, TOKENS
+    )
 
     def run() -> runner.Figures:
         times = runner.timed(multiply)

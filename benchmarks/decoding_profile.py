@@ -198,12 +198,15 @@ def traced(
     """
     import onnxruntime
 
+    from keras_transformer_serving import huge_pages
+
     def run() -> list[dict[str, Any]]:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.enable_profiling = 1, True
         with tempfile.TemporaryDirectory() as traces:
             options.profile_file_prefix = f"{traces}/trace"
-            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            with huge_pages.for_new_memory(delay=0.0):
+                session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
             session.run(["ids"], feed)
             events = json.loads(pathlib.Path(session.end_profiling()).read_text())
         return [event for event in events if is_operation(event)]

@@ -147,6 +147,8 @@ def build_onnx(
     """Return generation by this package as one ONNX graph, run by ONNX Runtime."""
     import onnxruntime
 
+    from keras_transformer_serving import huge_pages
+
     # One session for requests of every length: the threads of a session wait busily after each request, and would
     # take the cores from another session's.
     @functools.cache
@@ -156,7 +158,8 @@ def build_onnx(
             write_onnx(name, folder, beams, precision, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        return onnxruntime.InferenceSession(path, options, providers=providers)
+        with huge_pages.for_new_memory(delay=0.0):  # as the serving library
+            return onnxruntime.InferenceSession(path, options, providers=providers)
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:
         inputs = {"input_ids": ids, "max_new_tokens": np.full(len(ids), tokens, "int32")}

@@ -140,13 +140,16 @@ def _session(graph: Any, threads: int) -> Any:
     import onnxruntime
     from onnx import helper
 
+    from keras_transformer_serving import huge_pages
+
     versions = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=versions, ir_version=9)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3  # "scale" may be unused
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    with huge_pages.for_new_memory(delay=0.0):
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
 
 
 LIBRARIES = {

@@ -30,12 +30,16 @@ def for_new_memory(delay: float = 5.0) -> Iterator[None]:
     other systems than Linux, or if huge pages are disabled. Before Linux 6.1, the kernel moves the memory bit by bit.
 
     Args:
-        delay: the seconds from the end of the context until the memory is moved, in a thread. That takes one or two
-            milliseconds for each megabyte, and processes that end before would gain nothing from it.
+        delay: the seconds from the end of the context until the memory is moved, in a thread; at 0, it moves at the
+            end. That takes one or two milliseconds for each megabyte, and processes that end before would gain nothing
+            from it.
     """
     before = _mappings()
     yield
     if before and any(_new_parts(mapping, before) for mapping in _mappings()):
+        if not delay:
+            _move(before)
+            return
         timer = threading.Timer(delay, _move, [before])
         timer.daemon = True
         timer.start()

@@ -42,8 +42,9 @@ def _huge_pages():
 
 
 @pytest.mark.usefixtures("_huge_pages")
-def test_memory_of_the_context_moves_to_huge_pages_after_it():
-    with huge_pages.for_new_memory(delay=0.0):
+@pytest.mark.parametrize("delay", [0.0, 0.1])
+def test_memory_of_the_context_moves_to_huge_pages_after_it(delay):
+    with huge_pages.for_new_memory(delay=delay):
         array = written_memory()
         assert huge_bytes(array) < SIZE / 2
     end = time.monotonic() + 30
