@@ -58,7 +58,11 @@ def _mappings() -> list[_Interval]:
 
 def _move(before: list[_Interval]) -> None:
     """Move the memory that is not in earlier mappings."""
-    for first, last, kilobytes in re.findall(_RESIDENT, _DETAILS.read_text(), re.MULTILINE):
+    try:
+        details = _DETAILS.read_text()
+    except OSError:  # as where a sandbox hides it
+        return
+    for first, last, kilobytes in re.findall(_RESIDENT, details, re.MULTILINE):
         start, end = int(first, 16), int(last, 16)
         if int(kilobytes) << 10 >= _SHARE * (end - start):
             for part in _new_parts((start, end), before):

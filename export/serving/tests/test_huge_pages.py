@@ -71,6 +71,16 @@ def test_nothing_moves_where_huge_pages_are_disabled(monkeypatch, tmp_path):
     assert huge_pages._mappings() == []
 
 
+def test_nothing_moves_where_the_system_does_not_describe_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(huge_pages, "_DETAILS", tmp_path / "missing")
+    moved = []
+    monkeypatch.setattr(huge_pages, "_advise", lambda *part: moved.append(part))
+    with huge_pages.for_new_memory(delay=0.0):
+        array = written_memory()
+    assert (array == 7).all()
+    assert not moved
+
+
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
