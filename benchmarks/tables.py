@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import comparisons
+import cpu_training_profile as profile_of_training
 import decoding_profile as decoding
 import measuring
+import request_profile as profile_of_requests
 from comparisons import read
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -151,6 +153,20 @@ def decoding_profile(name: str = "decoding_profile") -> str:
     result = read(name)
     rows = decoding.rows(result["cases"])
     return measuring.table([{**row, "": label(row[""]), "on": comparisons.machine(result)} for row in rows])
+
+
+def cpu_training_profile() -> str:
+    """Return the processor time of training by type of operation, beside the peers."""
+    result = read("cpu_training_profile")
+    rows = profile_of_training.rows(result["cases"])
+    return measuring.table([{**row, "": label(row[""]), "on": comparisons.machine(result)} for row in rows])
+
+
+def request_profile() -> str:
+    """Return the processor time of the parts of a request."""
+    result = read("request_profile")
+    rows = profile_of_requests.rows(result["cases"])
+    return measuring.table([{**row, "on": comparisons.machine(result)} for row in rows])
 
 
 def training() -> str:
@@ -667,6 +683,8 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "train_step": train_step,
     "step_profile": step_profile,
     "decoding_profile": decoding_profile,
+    "cpu_training_profile": cpu_training_profile,
+    "request_profile": request_profile,
     "training": training,
     "fine_tuning": fine_tuning,
     "epoch_with_xla": epoch_with_xla,
