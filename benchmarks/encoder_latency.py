@@ -1,14 +1,16 @@
 """Latency of an encoder as an ONNX graph: this package's export beside two exports of PyTorch.
 
 `transformers` draws BERT's weights and saves them; this package reads its folder. All graphs run in ONNX Runtime with
-the same options, and all outputs are compared with those of PyTorch ("difference"). The peers are `torch.onnx.export`,
-and its graph after the optimizer for transformers that comes with ONNX Runtime, which fuses attention by hand-written
-patterns. The sequences of a batch have different lengths.
+the same options, that of this package with its weights in huge pages, as its serving library has them. All outputs
+are compared with those of PyTorch ("difference"). The peers are `torch.onnx.export`, and its graph after the optimizer
+for transformers that comes with ONNX Runtime, which fuses attention by hand-written patterns. The sequences of a batch
+have different lengths.
 
     .venv-bench/bin/python benchmarks/encoder_latency.py            # --help lists the options
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import pathlib
@@ -136,11 +138,15 @@ def opened(contender: str, model: pathlib.Path, threads: int) -> Any:
     """Return the session of a contender's graph of a model."""
     import onnxruntime
 
+    from keras_transformer_serving import huge_pages
+
     path = model / f"{contender}, {threads} threads.onnx"
     WRITERS[contender](model, path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    memory = huge_pages.for_new_memory(delay=0.0) if contender == OURS else contextlib.nullcontext()
+    with memory:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 BENCHMARK = runner.Benchmark(
