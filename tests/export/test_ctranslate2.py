@@ -18,6 +18,7 @@ from keras_transformer.generation import (
     Sample,
 )
 from keras_transformer_cli import commands
+from keras_transformer_serving.ctranslate2_engines.generation import Search
 from keras_transformer_serving.server import versions
 from tests.export import test_published_families
 
@@ -201,7 +202,7 @@ def test_beams_that_end_right_after_a_prefix_equal_the_pipeline(search, tmp_path
     pipeline = translator(sampler=ENDING[search], output_bias=True, num_layers=1)
     tokenizer = serving.tokenizer_of(TOKENIZER.model_bytes, pipeline.export_config())
     found_lengths = []
-    for seed in range(6):
+    for seed in (0, 1, 6, 22, 25, 32):  # among them some where other numbers of hypotheses end the search
         random = np.random.default_rng(seed)
         bias = np.zeros(TOKENIZER.vocabulary_size)
         bias[[TOKENIZER.pad_id, TOKENIZER.start_id]] = -30
@@ -217,6 +218,24 @@ def test_beams_that_end_right_after_a_prefix_equal_the_pipeline(search, tmp_path
             np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
             found_lengths += found.lengths.ravel().tolist()
     assert {1, 8} <= {*found_lengths}
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.6, 2.0])
+def test_the_best_hypotheses_are_known_to_be_there_unless_they_may_lack(alpha):
+    random, prefix, found = np.random.default_rng(0), 2, set()
+    search = Search(3, 2, alpha, "length", "num_beams")
+    for _ in range(300):
+        lengths, sums = random.integers(1, 9, 5), -random.uniform(0.1, 9, 5)
+        scores = sums / (lengths + prefix) ** alpha
+        kept = np.argsort(-scores)[:3]  # of five hypotheses, CTranslate2 returns three
+        best = kept[search.best(lengths[kept], sums[kept])]
+        complete = set(best) == set(search.best(lengths, sums))
+        may_lack = search.may_lack(lengths[kept], sums[kept], scores[kept], prefix)
+        # The longest is always among those that are returned.
+        if lengths.max() == lengths[kept].max():
+            assert complete or may_lack
+            found.add((complete, may_lack))
+    assert len(found) > 1
 
 
 @pytest.mark.slow
