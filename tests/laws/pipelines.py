@@ -217,11 +217,17 @@ def transcribe_languages(**options):
     return transcribe("greedy", **{"prefix_ids": [70], **known, **options})
 
 
-def translate(**options):
+@functools.cache
+def sentence_pieces():
+    """Return a SentencePiece tokenizer of `LINES`."""
+    return text.SentencePieceTokenizer.train(LINES, 300, normalization="identity")
+
+
+def translate(tokenizer=BYTES, **options):
     """Return a pipeline of an encoder–decoder."""
-    ids = {name: getattr(BYTES, name) for name in ("pad_id", "start_id", "end_id")}
-    model = randomise(models.Transformer(BYTES.vocabulary_size, **SIZES, dropout=0.5, **ids), 1)
-    return pipelines.TextToText(model, BYTES, max_new_tokens=5, max_source_tokens=60, **options)
+    ids = {name: getattr(tokenizer, name) for name in ("pad_id", "start_id", "end_id")}
+    model = randomise(models.Transformer(tokenizer.vocabulary_size, **SIZES, dropout=0.5, **ids), 1)
+    return pipelines.TextToText(model, tokenizer, max_new_tokens=5, max_source_tokens=60, **options)
 
 
 def write(tokenizer=BYTES, **options):

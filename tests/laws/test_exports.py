@@ -130,6 +130,49 @@ def test_ctranslate2_answers_as_the_pipeline_or_rejects_it(name, tmp_path):
     assert_close(pipeline, serving.load(folder), case, LIMITS["float32"])
 
 
+WITH_INT4 = ("generation", "generation, no padding id")
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", CTRANSLATE2)
+def test_int4_answers_as_a_language_model_and_is_rejected_for_others(name, tmp_path):
+    case, folder, precisions = CTRANSLATE2[name], tmp_path / "it", ["float32", "int4"]
+    with sizes("large"):
+        pipeline = case.make()
+        randomise(pipeline.model, 2 * rows.SIZES["model_dim"] ** -0.5)
+        if name not in WITH_INT4:
+            kind = type(pipeline.model).__name__
+            with pytest.raises(ValueError, match=f"`precisions` must be without 'int4' unless.*, a {kind}"):
+                export.onnx(pipeline, folder, precisions=precisions)
+            assert not folder.exists()
+            return
+        export.onnx(pipeline, folder, precisions=precisions)
+    texts, options = [*case.columns[0]], {"max_new_tokens": 4, "min_new_tokens": 4}
+    found = serving.load(folder, precision="int4").generate(texts, **options)
+    expected = pipeline.generate(texts, **options)
+    # The most probable tokens of random weights may be others.
+    np.testing.assert_allclose(found["scores"] / 4, expected.scores[:, 0] / 4, atol=0.3)
+
+
+@pytest.mark.slow_variants
+@pytest.mark.parametrize("name", [*CTRANSLATE2, "translation, SentencePiece"])
+def test_argos_translates_as_the_pipeline_or_rejects_it(name, tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    file, codes = tmp_path / "es_en.argosmodel", {"from_code": "es", "to_code": "en"}
+    if name in CTRANSLATE2:
+        pipeline = CTRANSLATE2[name].make()
+        expected = "have a `SentencePieceTokenizer`" if name == "translation" else "be a `TextToText`"
+        with pytest.raises(ValueError, match=f"`pipeline` must {expected}"):
+            export.argos_package(pipeline, file, **codes)
+        assert not any(tmp_path.iterdir())
+        return
+    pipeline = rows.translate(rows.sentence_pieces())
+    said = []
+    export.argos_package(pipeline, file, precision="float32", **codes, say=said.append)
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    assert said[-1].startswith("compared")
+
+
 def operations(folder):
     """Return the operations of the float32 graph that is served, after ONNX Runtime's optimization."""
     paths = [path for path in folder.rglob("*.onnx") if path.parent.name not in graph_files.CONVERTED]
