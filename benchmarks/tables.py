@@ -17,9 +17,10 @@ import request_profile as profile_of_requests
 from comparisons import read
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+_TABLED = ("attention", "benchmarks", "ctranslate2", "int4", "models", "published_weights", "serving")
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("attention", "benchmarks", "int4", "models", "serving")),
+    *(ROOT / "docs" / f"{name}.md" for name in _TABLED),
 )
 BLOCK = re.compile(
     r"(<!-- benchmarks/tables\.py: ([a-z_]+)((?: \w+)*) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
@@ -652,6 +653,36 @@ def quantized_language_models() -> str:
     return measuring.table(rows)
 
 
+_CLOSENESS = {  # titles and formats of figures
+    "largest_difference": ("largest difference", "{:.1e}"),
+    "mean_cosine": ("mean cosine", "{:.4f}"),
+    "smallest_cosine": ("smallest cosine", "{:.4f}"),
+    "rank_correlation": ("rank correlation of similarities", "{:.4f}"),
+    "equal_words": ("utterances with the same words", "{0[0]} of {0[1]}"),
+    "equal_guesses": ("unclear utterances with the same words", "{0[0]} of {0[1]}"),
+    "identical_ids": ("ids up to the first that differs", "{0[0]} of {0[1]}"),
+}
+
+
+def published_checkpoints(engine: str = "") -> str:
+    """Return how close exports of real checkpoints are to other implementations.
+
+    Args:
+        engine: the engine of the exports; by default ONNX Runtime.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    result = read("parity_published")
+    machine = comparisons.machine(result)
+    for checkpoint, exports in result.items():
+        for export, figures in exports.items() if checkpoint != "machine" else ():
+            of_engine, _, precision = export.rpartition(", ")
+            for name, value in figures.items() if of_engine == engine else ():
+                title, form = _CLOSENESS[name]
+                first = f"{checkpoint}: {title}"
+                rows.setdefault(first, {f"on {machine}": first})[precision] = form.format(value)
+    return measuring.table(list(rows.values()))
+
+
 def decoder_only() -> str:
     """Return the time of a further token of each row by the decoder-only model of each contender, in each case."""
     result = read("decoder_only")
@@ -675,6 +706,7 @@ def decoder_only() -> str:
 
 
 BLOCKS: Mapping[str, Callable[..., str]] = {
+    "published_checkpoints": published_checkpoints,
     "quantized_language_models": quantized_language_models,
     "decoder_only": decoder_only,
     "summary": summary,

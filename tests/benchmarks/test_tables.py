@@ -239,3 +239,18 @@ def test_aims_of_decoder_only_models_have_the_limit_of_their_precision(compariso
     runs = {"decoder_only": [run]}
     monkeypatch.setattr(comparisons, "runs", lambda name, *_: runs.get(name, []))
     assert "0.50 × of at most 1.25 ×" in tables.aims()
+
+
+def test_closeness_of_published_checkpoints_is_of_one_engine(tables, monkeypatch):
+    content = {
+        "machine": {"device": "CPU, here"},
+        "Tiny": {"float32": {"largest_difference": 2e-7}, "CTranslate2, float32": {"equal_words": [3, 4]}},
+    }
+    monkeypatch.setattr(tables, "read", lambda name: content)
+    for engine, title, figure in (
+        ("", "Tiny: largest difference", "2.0e-07"),
+        ("CTranslate2", "Tiny: utterances with the same words", "3 of 4"),
+    ):
+        lines = tables.published_checkpoints(engine).splitlines()
+        found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[0], *lines[2:])]
+        assert found == [["on here", "float32"], [title, figure]]
