@@ -239,13 +239,14 @@ def compare_generation(folder: pathlib.Path, base: pathlib.Path) -> dict[str, An
         folder, max_new_tokens=NEW_TOKENS, max_source_tokens=192
     ).with_settings("greedy")
 
-    def identical(found: np.ndarray) -> dict[str, list[int]]:
-        ids = np.where(np.arange(NEW_TOKENS) < lengths[:, None], np.asarray(found), reference)
+    def identical(answer: Any) -> dict[str, list[int]]:
+        found = np.asarray(answer.generate(TEXTS).ids)[:, 0]
+        ids = np.where(np.arange(NEW_TOKENS) < lengths[:, None], found, reference)
         return {"identical_ids": [*closeness.identical_ids(ids, reference, lengths)]}
 
-    figures: dict[str, Any] = {"pipeline": identical(pipeline.generate(TEXTS).ids)}
+    figures: dict[str, Any] = {"pipeline": identical(pipeline)}
     for kind, load in exported(pipeline, base / "generation", ("ctranslate2",)):
-        figures[kind] = identical(load().generate(TEXTS).ids)
+        figures[kind] = identical(load())
     return figures
 
 

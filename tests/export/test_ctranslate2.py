@@ -21,6 +21,7 @@ from keras_transformer_cli import commands
 from keras_transformer_serving.ctranslate2_engines.generation import Search
 from keras_transformer_serving.server import versions
 from tests.export import test_published_families
+from tests.pipelines import test_languages
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
@@ -331,6 +332,23 @@ def test_ids_of_published_architectures_equal_the_pipeline(name, tmp_path):
         pipeline, tmp_path / "it", targets=["ctranslate2"], texts=texts, precisions=["float32"]
     )
     assert serving.load(folder)(texts) == pipeline(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", test_languages.NAMES)
+def test_each_row_has_its_languages(name, tmp_path):
+    pipeline = pipelines.from_hugging_face(test_languages.FOLDERS / name, max_new_tokens=8)
+    pipeline = pipeline.with_settings(constraints=())  # mBART's forces the last token
+    config, engine = engine_of(pipeline, tmp_path)
+    tokenizer = serving.tokenizer_of(pipeline.tokenizer.model_bytes, config)
+    served = serving.pipelines.pipeline_of(engine, config, tokenizer)
+    texts, _ = test_languages.translations(name)
+    codes = [*pipeline.languages]
+    sources, targets = ([codes[(row + shift) % len(codes)] for row in range(len(texts))] for shift in (0, 1))
+    chosen = {"source_language": sources, "target_language": targets}
+    for options in ({}, {"prefixes": [each[:1] for each in texts]}):
+        expected = np.asarray(pipeline.generate(texts, **chosen, **options).ids)
+        np.testing.assert_array_equal(served.generate(texts, **chosen, **options).ids, expected)
 
 
 UNSUPPORTED = {
