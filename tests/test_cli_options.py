@@ -231,13 +231,13 @@ def test_commands_advise_only_their_own_options(advice):
         options = output.options_of(program, names)
         for error in (ValueError, ArgumentError):
             # As errors of rows, and as the reason of a malformed line.
-            text = error(f"`texts` must be short, or {advice}, and long. Received: it, or {advice}")
+            text = error(f"`inputs` must be short, or {advice}, and long. Received: it, or {advice}")
             shown = output.error_text(text, options)
             assert advice not in shown
             known = {flag for action in command._actions for flag in action.option_strings}
             assert {*re.findall(r"--[\w-]+", shown)} <= known, names
             assert re.sub(r", or (their rate as )?--[\w-]+( \w+)?", "", shown) == (
-                "`texts` must be short, and long. Received: it"
+                "`inputs` must be short, and long. Received: it"
             )
             advised += shown.count("--")
     assert (advised > 0) == (advice != "long_texts='window'")

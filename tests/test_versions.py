@@ -196,7 +196,7 @@ def test_errors_of_missing_packages_advise_packages_of_the_extra():
             advice = r"the extra \[([\w-]+)\](?: or \[gpu\])?: pip install ([^.,;\"]+)"
             for extra, packages in re.findall(advice, text):
                 advised = {
-                    canonicalize_name(re.split("[!<]", each.strip("'"))[0]) for each in packages.split()
+                    canonicalize_name(re.split("[!<>]", each.strip("'"))[0]) for each in packages.split()
                 }
                 if packages != "{package}":
                     assert advised <= extras[extra] | {"onnxruntime"}, (path, extra)

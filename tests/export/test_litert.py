@@ -121,7 +121,7 @@ def test_unsupported_pipelines_raise_before_anything_is_written(tmp_path, monkey
         precisions=["float32", "int4"],
     )
     check(images, ValueError, "`text_graph` needs the target 'onnx'", text_graph=True)
-    install = r"2\.1 or later, of the extra \[litert\]: pip install -U ai-edge-litert"
+    install = r"2\.1 or later, of the extra \[litert\]: pip install 'ai-edge-litert>=2\.1'"
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ai_edge_litert", None)
         check(images, ImportError, rf"{install}\. Received: .*ai_edge_litert")

@@ -33,7 +33,7 @@ def litert_package() -> Any:
     Raises:
         ImportError: if it is not installed, or too old.
     """
-    message = "LiteRT needs ai-edge-litert 2.1 or later, of the extra [litert]: pip install -U ai-edge-litert"
+    message = "LiteRT needs version 2.1 or later, of the extra [litert]: pip install 'ai-edge-litert>=2.1'"
     try:
         version = importlib.metadata.version("ai-edge-litert")
         from ai_edge_litert import interpreter
