@@ -74,7 +74,7 @@ def classification(
         >>> tokenizer = WordPieceTokenizer.train(texts, 40, min_frequency=1)
         >>> inputs, labels = next(iter(classification(texts, [1, 0], tokenizer)))
         >>> inputs["token_ids"].shape, labels.shape
-        (TensorShape([2, 8]), TensorShape([2]))
+        (TensorShape([2, 6]), TensorShape([2]))
 
     References:
         Devlin et al., "BERT" (2019), section 4.1.

@@ -65,7 +65,7 @@ def sentence_pairs(
         >>> tokenizer = WordPieceTokenizer.train([text for pair in pairs for text in pair], 60, min_frequency=1)
         >>> inputs, labels = next(iter(sentence_pairs(pairs, tokenizer, length_buckets=1)))
         >>> inputs["token_ids"].shape, labels.shape
-        (TensorShape([3, 2, 8]), TensorShape([3, 2]))
+        (TensorShape([3, 2, 6]), TensorShape([3, 2]))
     """
     shapes = checked_shapes(tokenizer, batch_size, max_length, length_buckets, pad_to_multiple_of)
     part = Shard.of(shard)
