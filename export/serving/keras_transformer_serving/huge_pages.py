@@ -3,13 +3,14 @@
 import contextlib
 import ctypes
 import errno
+import mmap
 import pathlib
 import re
 import threading
 from collections.abc import Iterator
 
 _SETTING = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-_MAPPINGS, _DETAILS = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/self/smaps")
+_TOTAL, _MAPPINGS, _DETAILS = map(pathlib.Path, ("/proc/self/statm", "/proc/self/maps", "/proc/self/smaps"))
 # A private anonymous mapping that can be written: its ends, and in the details the kilobytes of it that are in memory.
 _ANONYMOUS = r"^(\w+)-(\w+) rw-p \w+ \w+:\w+ 0 .*\n"
 _RESIDENT = rf"{_ANONYMOUS}(?:\D.*\n)*?Rss: +(\d+) kB"
@@ -34,39 +35,50 @@ def for_new_memory(delay: float = 5.0) -> Iterator[None]:
             end. That takes one or two milliseconds for each megabyte, and processes that end before would gain nothing
             from it.
     """
-    before = _mappings()
+    memory, before = _memory(), _mappings()
     yield
-    if before and any(_new_parts(mapping, before) for mapping in _mappings()):
-        if not delay:
-            _move(before)
-            return
-        timer = threading.Timer(delay, _move, [before])
-        timer.daemon = True
-        timer.start()
+    if not before or _memory() - memory < _LEAST:
+        return
+    if not delay:
+        _move(before)
+        return
+    timer = threading.Timer(delay, _move, [before])
+    timer.daemon = True
+    timer.start()
 
 
-def _mappings() -> list[_Interval]:
-    """Return the anonymous mappings, none if huge pages are not available."""
+def _memory() -> int:
+    """Return the bytes of the process in memory, 0 where the system does not tell."""
     try:
-        if "[never]" in _SETTING.read_text():
-            return []
-        found = re.findall(_ANONYMOUS, _MAPPINGS.read_text(), re.MULTILINE)
+        return int(_TOTAL.read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
-        return []
-    return [(int(start, 16), int(end, 16)) for start, end in found]
+        return 0
 
 
-def _move(before: list[_Interval]) -> None:
-    """Move the memory that is not in earlier mappings."""
+def _mappings() -> str:
+    """Return the description of all mappings, "" if huge pages are not available."""
+    try:
+        return "" if "[never]" in _SETTING.read_text() else _MAPPINGS.read_text()
+    except OSError:
+        return ""
+
+
+def _move(before: str) -> None:
+    """Move the memory that is not in mappings of an earlier description."""
     try:
         details = _DETAILS.read_text()
     except OSError:  # as where a sandbox hides it
         return
-    for first, last, kilobytes in re.findall(_RESIDENT, details, re.MULTILINE):
-        start, end = int(first, 16), int(last, 16)
-        if int(kilobytes) << 10 >= _SHARE * (end - start):
-            for part in _new_parts((start, end), before):
+    earlier = [_interval(*ends) for ends in re.findall(_ANONYMOUS, before, re.MULTILINE)]
+    for *ends, kilobytes in re.findall(_RESIDENT, details, re.MULTILINE):
+        start, end = _interval(*ends)
+        if end - start >= _LEAST and int(kilobytes) << 10 >= _SHARE * (end - start):
+            for part in _new_parts((start, end), earlier):
                 _advise(*part)
+
+
+def _interval(start: str, end: str) -> _Interval:
+    return int(start, 16), int(end, 16)
 
 
 def _new_parts(mapping: _Interval, before: list[_Interval]) -> list[_Interval]:

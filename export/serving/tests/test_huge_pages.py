@@ -66,9 +66,9 @@ def test_nothing_moves_where_huge_pages_are_disabled(monkeypatch, tmp_path):
     setting = tmp_path / "enabled"
     setting.write_text("always madvise [never]\n")
     monkeypatch.setattr(huge_pages, "_SETTING", setting)
-    assert huge_pages._mappings() == []
+    assert not huge_pages._mappings()
     monkeypatch.setattr(huge_pages, "_SETTING", tmp_path / "missing")
-    assert huge_pages._mappings() == []
+    assert not huge_pages._mappings()
 
 
 def test_nothing_moves_where_the_system_does_not_describe_memory(monkeypatch, tmp_path):
