@@ -205,7 +205,7 @@ def traced(
         options.intra_op_num_threads, options.enable_profiling = 1, True
         with tempfile.TemporaryDirectory() as traces:
             options.profile_file_prefix = f"{traces}/trace"
-            with huge_pages.for_new_memory(delay=0.0):
+            with huge_pages.for_new_memory([0.0]):
                 session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
             session.run(["ids"], feed)
             events = json.loads(pathlib.Path(session.end_profiling()).read_text())

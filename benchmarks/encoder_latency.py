@@ -144,7 +144,7 @@ def opened(contender: str, model: pathlib.Path, threads: int) -> Any:
     WRITERS[contender](model, path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    memory = huge_pages.for_new_memory(delay=0.0) if contender == OURS else contextlib.nullcontext()
+    memory = huge_pages.for_new_memory([0.0]) if contender == OURS else contextlib.nullcontext()
     with memory:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 

@@ -158,7 +158,7 @@ def build_onnx(
             write_onnx(name, folder, beams, precision, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        with huge_pages.for_new_memory(delay=0.0):  # as the serving library
+        with huge_pages.for_new_memory([0.0]):  # as the serving library
             return onnxruntime.InferenceSession(path, options, providers=providers)
 
     def generate(ids: np.ndarray, beams: int, tokens: int) -> np.ndarray:

@@ -146,7 +146,7 @@ def _session(graph: Any, threads: int) -> Any:
     model = helper.make_model(graph, opset_imports=versions, ir_version=9)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3  # "scale" may be unused
-    with huge_pages.for_new_memory(delay=0.0):
+    with huge_pages.for_new_memory([0.0]):
         return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

@@ -7,7 +7,8 @@ import mmap
 import pathlib
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 _SETTING = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _TOTAL, _MAPPINGS, _DETAILS = map(pathlib.Path, ("/proc/self/statm", "/proc/self/maps", "/proc/self/smaps"))
@@ -23,28 +24,37 @@ _Interval = tuple[int, int]  # of addresses
 
 
 @contextlib.contextmanager
-def for_new_memory(delay: float = 5.0) -> Iterator[None]:
-    """Move the memory that is allocated within the context to huge pages.
+def for_new_memory(delays: Sequence[float] = (5.0, 60.0, 600.0)) -> Iterator[None]:
+    """Move the memory that is allocated from the start of the context on to huge pages.
 
-    A step of generation reads all weights. In pages of 4 KiB, the processor looks up the address of each, and does not
-    fetch the next one before. ONNX Runtime and the C library do not ask for larger ones. The context changes nothing on
-    other systems than Linux, or if huge pages are disabled. Before Linux 6.1, the kernel moves the memory bit by bit.
+    A step of generation reads all weights, and the keys and values of all tokens before. In pages of 4 KiB, the
+    processor looks up the address of each, and does not fetch the next one before. ONNX Runtime and the C library do
+    not ask for larger ones. The context changes nothing on other systems than Linux, or if huge pages are disabled.
+    Before Linux 6.1, the kernel moves the memory bit by bit.
 
     Args:
-        delay: the seconds from the end of the context until the memory is moved, in a thread; at 0, it moves at the
-            end. That takes one or two milliseconds for each megabyte, and processes that end before would gain nothing
-            from it.
+        delays: the seconds from the end of the context until the memory is moved, and from one time to the next, in a
+            thread: later ones move what requests have taken, which ONNX Runtime keeps. With 0 only, it moves at the
+            end of the context. That takes one or two milliseconds for each megabyte, and processes that end before
+            would gain nothing from it.
     """
     memory, before = _memory(), _mappings()
     yield
     if not before or _memory() - memory < _LEAST:
         return
-    if not delay:
-        _move(before)
-        return
-    timer = threading.Timer(delay, _move, [before])
-    timer.daemon = True
-    timer.start()
+    thread = threading.Thread(target=_move_after, args=[delays, memory, before], daemon=True)
+    thread.start()
+    if not any(delays):
+        thread.join()
+
+
+def _move_after(delays: Sequence[float], memory: int, before: str) -> None:
+    """Move memory after each delay if there is more of it than before the last one."""
+    for delay in delays:
+        time.sleep(delay)
+        if _memory() - memory >= _LEAST:
+            _move(before)
+            memory = _memory()
 
 
 def _memory() -> int:

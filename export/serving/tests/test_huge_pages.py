@@ -31,6 +31,13 @@ def huge_bytes(array):
     return 0
 
 
+def wait_for_huge_pages(array, least=SIZE / 2):
+    end = time.monotonic() + 30
+    while huge_bytes(array) < least and time.monotonic() < end:
+        time.sleep(0.01)
+    assert huge_bytes(array) >= least
+
+
 @pytest.fixture
 def _huge_pages():
     if not huge_pages._mappings():
@@ -44,14 +51,31 @@ def _huge_pages():
 @pytest.mark.usefixtures("_huge_pages")
 @pytest.mark.parametrize("delay", [0.0, 0.1])
 def test_memory_of_the_context_moves_to_huge_pages_after_it(delay):
-    with huge_pages.for_new_memory(delay=delay):
+    with huge_pages.for_new_memory([delay]):
         array = written_memory()
         assert huge_bytes(array) < SIZE / 2
-    end = time.monotonic() + 30
-    while huge_bytes(array) < SIZE / 2 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert huge_bytes(array) >= SIZE / 2
+    wait_for_huge_pages(array)
     assert (array == 7).all()
+
+
+@pytest.mark.usefixtures("_huge_pages")
+def test_memory_that_is_allocated_later_moves_after_the_next_delay():
+    with huge_pages.for_new_memory([0.0, 0.5]):
+        first = written_memory()
+    wait_for_huge_pages(first)
+    second = written_memory()
+    before = huge_bytes(second)  # its mapping may be that of the first, too
+    wait_for_huge_pages(second, before + SIZE / 2)
+
+
+def test_memory_is_not_searched_again_where_none_was_allocated(monkeypatch):
+    monkeypatch.setattr(huge_pages, "_mappings", lambda: "all")
+    moved, memory = [], iter([0, 1 << 30, 1 << 30, 1 << 30, 1 << 30, 2 << 30, 2 << 30])
+    monkeypatch.setattr(huge_pages, "_move", moved.append)
+    monkeypatch.setattr(huge_pages, "_memory", lambda: next(memory))
+    with huge_pages.for_new_memory([0.0, 0.0, 0.0]):
+        pass
+    assert moved == ["all", "all"]  # not after the second delay
 
 
 @pytest.mark.usefixtures("_huge_pages")
@@ -75,7 +99,7 @@ def test_nothing_moves_where_the_system_does_not_describe_memory(monkeypatch, tm
     monkeypatch.setattr(huge_pages, "_DETAILS", tmp_path / "missing")
     moved = []
     monkeypatch.setattr(huge_pages, "_advise", lambda *part: moved.append(part))
-    with huge_pages.for_new_memory(delay=0.0):
+    with huge_pages.for_new_memory([0.0]):
         array = written_memory()
     assert (array == 7).all()
     assert not moved
