@@ -57,6 +57,24 @@ def test_columns_have_their_own_scales():
     assert errors[3] == 0
 
 
+def test_columns_of_wide_matrices_are_scaled_after_the_product(monkeypatch, tmp_path):
+    """ONNX Runtime still fuses the product, with the one scale that remains."""
+    random = np.random.default_rng(0)
+    matrix = random.normal(size=(8, quantization._WIDE)) * np.geomspace(0.01, 100, quantization._WIDE)
+    x = random.normal(size=(5, 8))
+    model, _ = quantised(matrix)
+    path, options = tmp_path / "optimized.onnx", onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(model.SerializeToString(), options)
+    nodes = {node.op_type: node for node in onnx.load(path).graph.node}
+    assert [*nodes] == ["Cast", "DynamicQuantizeMatMul", "Mul"]
+    dims = {each.name: [*each.dims] for each in onnx.load(path).graph.initializer}
+    assert dims[nodes["DynamicQuantizeMatMul"].input[2]] == [1]
+    monkeypatch.setattr(quantization, "_WIDE", matrix.shape[1] + 1)
+    expected, _ = quantised(matrix)
+    np.testing.assert_allclose(run(model, x), run(expected, x), rtol=1e-5)
+
+
 def test_channels_that_are_large_in_the_examples_are_divided():
     random = np.random.default_rng(0)
     matrix, x = random.normal(size=(64, 48)), random.normal(size=(20, 64))

@@ -13,6 +13,7 @@ from keras_transformer.export.to_onnx.weight_quantization import Readers, Weight
 
 _MOST_PAIR = 128  # the largest sum of two weights whose products with 8 bits fit 16 bits: 255 · 128 < 2¹⁵
 _MOST = 127
+_WIDE = 4096  # columns of an output matrix, whose scales ONNX Runtime multiplies faster after the product for one row
 _SMOOTHING = 0.4  # the power of a channel's size by which it is divided
 # The share of channels that are not divided: of values between layers, and of hidden values of feed-forward networks,
 # of which each text has others that are large.
@@ -132,8 +133,30 @@ class _Int8(WeightQuantization):
         sums, result, both = (f"{output}_{name}" for name in ("int32", "float32", "scales"))
         yield helper.make_node("MatMulInteger", [values, matrix, zero], [sums], node.name)
         yield helper.make_node("Cast", [sums], [result], result, to=TensorProto.FLOAT)
+        is_wide = self._constants[weight].dims[-1] >= _WIDE
+        scaled = f"{output}_scaled" if is_wide else output
+        if is_wide:
+            scales, quotients = self._mean_and_quotients(scales)
         yield helper.make_node("Mul", [scale, scales], [both], both)
-        yield helper.make_node("Mul", [result, both], [output], f"{output}_scaled")
+        yield helper.make_node("Mul", [result, both], [scaled], f"{output}_scaled")
+        if is_wide:
+            yield helper.make_node("Mul", [scaled, quotients], [output], f"{output}_by_column")
+
+    def _mean_and_quotients(self, scales: str) -> tuple[str, str]:
+        """Return the names of the mean of scales, and of each divided by it.
+
+        The operation to which ONNX Runtime fuses a product takes longer with scales of columns, once for each column.
+        """
+        from onnx import numpy_helper
+
+        values, names = (
+            numpy_helper.to_array(self._constants[scales]),
+            (f"{scales}_mean", f"{scales}_quotients"),
+        )
+        mean = values.mean()
+        for name, part in zip(names, (mean, values / mean), strict=True):
+            self._add(name, part)
+        return names
 
     def _gather(self, node: Any) -> Iterator[Any]:
         """Yield the nodes of a gather from a table."""
