@@ -9,7 +9,6 @@ from served_exports import json_call, run
 
 import keras_transformer_serving as serving
 from keras_transformer import export, layers, models, pipelines, relations, text
-from keras_transformer.export.to_ctranslate2 import target
 from keras_transformer.generation import (
     Beam,
     EndTokens,
@@ -21,6 +20,7 @@ from keras_transformer_cli import commands
 from keras_transformer_serving.ctranslate2_engines.generation import Search
 from keras_transformer_serving.server import versions
 from tests.export import test_published_families
+from tests.export.engines import engine_of
 from tests.pipelines import test_languages
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
@@ -63,13 +63,6 @@ def writer(model=models.GPT, **options):
     """Return a decoder-only model."""
     made = randomise(model(TOKENIZER.vocabulary_size, **{**SIZES, **options}, **IDS))
     return pipelines.TextGeneration(made, TOKENIZER, max_new_tokens=8, max_source_tokens=30)
-
-
-def engine_of(pipeline, folder):
-    """Return the settings of a pipeline and its engine, without a comparison."""
-    target.CTranslate2().write(pipeline, folder)
-    files, config = serving.PartFiles.of_folder(folder), pipeline.export_config()
-    return config, serving.ServedCTranslate2.engine(files, config, serving.EngineOptions())
 
 
 def exported(pipeline, folder, precisions=("float32",)):

@@ -14,7 +14,7 @@ from keras_transformer.export.to_ctranslate2.speech import speech_of
 from keras_transformer.generation import BannedWords, MinNewTokens
 from keras_transformer_serving.ctranslate2_engines import heads, whisper
 from keras_transformer_serving.model import Model
-from tests.export.test_ctranslate2 import engine_of
+from tests.export.engines import engine_of
 from tests.laws import pipelines as rows
 from tests.pipelines.test_speech_segments import NO_TIMES, decoded, timed
 
