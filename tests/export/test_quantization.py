@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from keras_transformer.export.to_onnx import quantization, weights
+from keras_transformer.export.to_onnx import graph_traversal, quantization, weights
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 18]>
@@ -55,24 +55,6 @@ def test_columns_have_their_own_scales():
     errors = np.linalg.norm(run(model, x) - x @ matrix, axis=0)
     assert (errors[:3] / np.linalg.norm(x @ matrix, axis=0)[:3] < 0.03).all()
     assert errors[3] == 0
-
-
-def test_columns_of_wide_matrices_are_scaled_after_the_product(monkeypatch, tmp_path):
-    """ONNX Runtime still fuses the product, with the one scale that remains."""
-    random = np.random.default_rng(0)
-    matrix = random.normal(size=(8, quantization._WIDE)) * np.geomspace(0.01, 100, quantization._WIDE)
-    x = random.normal(size=(5, 8))
-    model, _ = quantised(matrix)
-    path, options = tmp_path / "optimized.onnx", onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(path)
-    onnxruntime.InferenceSession(model.SerializeToString(), options)
-    nodes = {node.op_type: node for node in onnx.load(path).graph.node}
-    assert [*nodes] == ["Cast", "DynamicQuantizeMatMul", "Mul"]
-    dims = {each.name: [*each.dims] for each in onnx.load(path).graph.initializer}
-    assert dims[nodes["DynamicQuantizeMatMul"].input[2]] == [1]
-    monkeypatch.setattr(quantization, "_WIDE", matrix.shape[1] + 1)
-    expected, _ = quantised(matrix)
-    np.testing.assert_allclose(run(model, x), run(expected, x), rtol=1e-5)
 
 
 def test_channels_that_are_large_in_the_examples_are_divided():
@@ -186,3 +168,44 @@ def test_multiplications_in_loops_share_the_factors_of_those_before():
         ]
         errors.append(np.linalg.norm(run(found, x) - x**2 @ matrix))
     assert errors[1] < 0.7 * errors[0]
+
+
+WIDE = """
+<ir_version: 10, opset_import: ["" : 18]>
+steps (double[n, 8] x) => (float[n, N] y, float[n, N] before)
+<int64 steps = {1}, bool go = {1}>
+{
+  h = Cast<to=1>(x)
+  before = MatMul(h, matrix)
+  y = Loop(steps, go, before) <body = step
+    (int64 i, bool going, float[n, N] last) => (bool goes_on, float[n, N] after) {
+      twice = Add(h, h)
+      after = MatMul(twice, matrix)
+      goes_on = Identity(going)
+    }>
+}
+"""
+
+
+def test_columns_of_wide_matrices_in_loops_are_scaled_after_the_product(monkeypatch, tmp_path):
+    """ONNX Runtime still fuses the product, with the one scale that remains."""
+    model = onnx.parser.parse_model(WIDE)
+    random = np.random.default_rng(0)
+    matrix = random.normal(size=(8, quantization._WIDE)) * np.geomspace(0.01, 100, quantization._WIDE)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(matrix.astype("float32"), "matrix"))
+    found = quantization.to_int8(model)
+    path, options = tmp_path / "optimized.onnx", onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(found.SerializeToString(), options)
+    optimized = onnx.load(path).graph
+    dims = {
+        each.name: [*each.dims] for graph in graph_traversal.graphs(optimized) for each in graph.initializer
+    }
+    scales = [
+        [dims[node.input[2]] for node in graph.node if node.op_type == "DynamicQuantizeMatMul"]
+        for graph in graph_traversal.graphs(optimized)
+    ]
+    assert scales == [[[quantization._WIDE]], [[1]]]
+    monkeypatch.setattr(quantization, "_WIDE", matrix.shape[1] + 1)
+    x = random.normal(size=(5, 8))
+    np.testing.assert_allclose(run(found, x), run(quantization.to_int8(model), x), rtol=1e-5)

@@ -13,7 +13,7 @@ from keras_transformer.export.to_onnx.weight_quantization import Readers, Weight
 
 _MOST_PAIR = 128  # the largest sum of two weights whose products with 8 bits fit 16 bits: 255 · 128 < 2¹⁵
 _MOST = 127
-_WIDE = 4096  # columns of an output matrix, whose scales ONNX Runtime multiplies faster after the product for one row
+_WIDE = 4096  # columns, such as those of an output matrix
 _SMOOTHING = 0.4  # the power of a channel's size by which it is divided
 # The share of channels that are not divided: of values between layers, and of hidden values of feed-forward networks,
 # of which each text has others that are large.
@@ -64,6 +64,11 @@ class _Int8(WeightQuantization):
     def __init__(self, model: Any, readers: Readers, examples: Examples) -> None:
         super().__init__(model, readers)
         self._first = {*self._first_multiplications()}
+        loops = [node for node in graph_traversal.nodes(model.graph) if node.op_type == "Loop"]
+        bodies = [body for node in loops for body in graph_traversal.inner(node)]
+        self._in_loops = {
+            name for body in bodies for node in graph_traversal.nodes(body) for name in node.output
+        }
         multiplications = [node for node in model.graph.node if self._is_quantised(node)]
         # By matrix, its first input.
         self._measured = {node.input[1]: node.input[0] for node in reversed(multiplications)}
@@ -133,7 +138,7 @@ class _Int8(WeightQuantization):
         sums, result, both = (f"{output}_{name}" for name in ("int32", "float32", "scales"))
         yield helper.make_node("MatMulInteger", [values, matrix, zero], [sums], node.name)
         yield helper.make_node("Cast", [sums], [result], result, to=TensorProto.FLOAT)
-        is_wide = self._constants[weight].dims[-1] >= _WIDE
+        is_wide = output in self._in_loops and self._constants[weight].dims[-1] >= _WIDE
         scaled = f"{output}_scaled" if is_wide else output
         if is_wide:
             scales, quotients = self._mean_and_quotients(scales)
@@ -145,7 +150,8 @@ class _Int8(WeightQuantization):
     def _mean_and_quotients(self, scales: str) -> tuple[str, str]:
         """Return the names of the mean of scales, and of each divided by it.
 
-        The operation to which ONNX Runtime fuses a product takes longer with scales of columns, once for each column.
+        The operation to which ONNX Runtime fuses a product takes longer with scales of columns, once for each column:
+        where there are few rows, as in a step of generation, longer than another multiplication by them.
         """
         from onnx import numpy_helper
 
