@@ -29,7 +29,9 @@ import numpy as np
 import runner
 
 import keras_transformer_serving as serving
+from keras_transformer_serving import generation
 from keras_transformer_serving.graphs import DECODER, ENCODER
+from keras_transformer_serving.pipelines.generation_steps import padding_value
 
 TEXTS = ["¿Dónde está la estación?", "El perro ladra.", "Nosotros compramos pan en la tienda.", "Hola"]
 PATH = "/v1/models/model:predict"
@@ -319,7 +321,8 @@ def mixed_lengths(folder: str, batch_size: int, rounds: int = 15) -> dict:
     """
     pipeline = serving.load(folder)
     graphs, random = pipeline.graphs, np.random.default_rng(0)
-    ids, mask = pipeline.padded(pipeline.encode([TEXTS[row % len(TEXTS)] for row in range(batch_size)]))
+    rows = pipeline.encode([TEXTS[row % len(TEXTS)] for row in range(batch_size)])
+    ids, mask = generation.padded(rows, padding_value(graphs))
     lengths = random.integers(1, graphs.max_new_tokens + 1, (rounds, batch_size))
 
     def loop(limits: np.ndarray) -> float:
