@@ -530,6 +530,7 @@ def overload() -> str:
         "requests per second": f"{load['requests per second']:,.0f}",
         "answered": f"{load['statuses']['200']:,}",
         "rejected (429)": f"{load['statuses']['429']:,}",
+        "too many connections (503)": f"{load['statuses'].get('503', 0):,}",
         "closed without an answer": str(load["closed without an answer"]),
         "slowest answer": f"{load['longest ms'] / 1000:.2f} s",
         "memory in each third": f"{', '.join(f'{each:.0f}' for each in load['resident MB by thirds'])} MB",
