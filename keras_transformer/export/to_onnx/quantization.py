@@ -27,14 +27,15 @@ def to_int8(model: Any, readers: Readers | None = None, examples: Examples = ())
     """Quantise the matrices of a graph to int8; products with matrices quantise their other factor while they run.
 
     A matrix W has a scale for each column, as has the table of a gather. The other factor x of a product has one scale.
-    In published encoders a few channels of x are many times larger than the others, which one scale would round away.
-    So x·W is computed as (x / s)·(diag(s)·W), where s grows with the size of each channel in the examples
-    (SmoothQuant, https://arxiv.org/abs/2211.10438). If W has more rows than columns, only the few largest channels are
-    divided: x is then hidden values of a feed-forward network, and each text has others that are large. A product in a
-    loop body has the factors of the product with the same matrix before the loop. Without one, and without examples, x
-    is quantised as it is. The first products of inputs that are floats, such as audio and images, stay in float: they
-    take little time, and all others build on their outputs. So do matrices that are not among the weights of
-    `readers`, such as the filters of a spectrogram.
+    In loops, whose steps have few rows, wide matrices have their scales after the product. In published encoders a few
+    channels of x are many times larger than the others, which one scale would round away. So x·W is computed as (x /
+    s)·(diag(s)·W), where s grows with the size of each channel in the examples (SmoothQuant,
+    https://arxiv.org/abs/2211.10438). If W has more rows than columns, only the few largest channels are divided: x is
+    then hidden values of a feed-forward network, and each text has others that are large. A product in a loop body has
+    the factors of the product with the same matrix before the loop. Without one, and without examples, x is quantised
+    as it is. The first products of inputs that are floats, such as audio and images, stay in float: they take little
+    time, and all others build on their outputs. So do matrices that are not among the weights of `readers`, such as the
+    filters of a spectrogram.
 
     Processors without VNNI instructions add pairs of products in 16 bits. So the scale of a column is the smallest with
     which no pair of rows can overflow them, whatever x is: sums are the same on all processors, and the largest weight
